@@ -562,7 +562,7 @@ def test_what_is_wrong_is_said_by_a_typed_error():
         (lambda: ut.matmul(a, 2.0), LibraryMismatch, "Tensor"),
         (lambda: ut.matmul(a, b, c=1.0), LibraryMismatch, "c is a float"),
         (lambda: ut.linear(a, b.t(), 1.0), LibraryMismatch, "bias is a float"),
-        (lambda: ut.addmm(None, a, b), LibraryMismatch, "c is a NoneType"),
+        (lambda: ut.addmm(None, a, b), LibraryMismatch, "input is a NoneType"),
         (lambda: ut.matmul(a, b, out=a), TypeError, "no argument 'out'"),
         (lambda: ut.matmul(a, b.to("meta")), DeviceMismatch, "meta"),
         (lambda: ut.linear(a.to("meta"), b.t()), DeviceMismatch, "meta"),
@@ -709,3 +709,70 @@ def test_activations_have_their_limits_and_so_have_their_gradients(name, dtype):
     if linear:
         (second,) = torch.autograd.grad(first.sum(), far)
         assert second.tolist() == [0, 0, 0, 0]
+
+
+def test_functions_take_pytorchs_own_names_and_out():
+    a, b, c, x, w, bias = draw(3, 4), draw(4, 5), draw(3, 5), draw(2, 3, 8), draw(5, 8), draw(5)
+    same = torch.testing.assert_close
+    same(ut.linear(input=x, weight=w, bias=bias), torch.nn.functional.linear(x, w, bias))
+    same(ut.addmm(input=c, mat1=a, mat2=b, beta=2), torch.addmm(c, a, b, beta=2))
+    same(ut.bmm(input=a[None], mat2=b[None]), torch.bmm(a[None], b[None]))
+    for call, kept in (
+        (lambda out: ut.matmul(a, b, bias=bias, out=out), a @ b + bias),
+        (lambda out: ut.matmul(a, b, out=out, deterministic=True), a @ b),
+        (lambda out: ut.addmm(c, a, b, alpha=0.5, beta=0, out=out), 0.5 * (a @ b)),
+        (lambda out: ut.bmm(a[None], b[None], out=out[None])[0], a @ b),
+        (lambda out: ut.linear(a, b.t(), bias, activation="relu", out=out), (a @ b + bias).relu()),
+    ):
+        out = torch.zeros(3, 5, dtype=a.dtype)
+        assert call(out).data_ptr() == out.data_ptr()
+        same(out, kept)
+    gated = torch.zeros(2, 3, 5, dtype=x.dtype)
+    ut.linear(x, draw(10, 8), activation="swiglu", gate_layout="halves", out=gated)
+    assert gated.abs().sum() > 0
+
+
+def test_out_records_no_gradients_and_says_so():
+    a, b, out = draw(3, 4), draw(4, 5), draw(3, 5)
+    parameter = b.clone().requires_grad_()
+    with pytest.raises(UnsupportedProblem, match=r"out= is for products .* torch\.no_grad\(\)"):
+        ut.matmul(a, parameter, out=out)
+    with torch.no_grad():
+        torch.testing.assert_close(ut.matmul(a, parameter, out=out), a @ b)
+    with pytest.raises(UnsupportedProblem, match="leave it out"):
+        torch.vmap(lambda x: ut.matmul(x, b, out=out))(a[None])
+    with pytest.raises(LibraryMismatch, match="out is a list"):
+        ut.matmul(a, b, out=[1])
+    with pytest.raises(ShapeMismatch, match="out has shape"):
+        ut.addmm(out, a, b, out=draw(3, 4))
+
+
+def test_layers_have_the_options_of_their_products():
+    x = draw(3, 8, dtype=torch.float32)
+    layer = ut.Linear(8, 5, precision="tf32", deterministic=True)
+    assert "precision=tf32, deterministic=True" in repr(layer)
+    torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    assert ut.replace_linear(model, precision="3xtf32") == 2
+    assert [each.options for each in (model[0], model[2])] == [{"precision": "3xtf32"}] * 2
+    model(x).sum().backward()
+    with pytest.raises(UnsupportedProblem, match="for float32 inputs"):
+        layer.double()(x.double())
+    with pytest.raises(UnsupportedProblem, match="precision 'some' is not known"):
+        ut.Linear(8, 5, precision="some")
+    with pytest.raises(TypeError, match="no option 'scale_a'"):
+        ut.replace_linear(torch.nn.Linear(8, 5), scale_a=2.0)
+    with pytest.raises(UnsupportedProblem, match="deterministic= is not taken beside"):
+        ut.Linear(8, 4, activation="swiglu", gate_layout="halves", deterministic=True)
+
+
+def test_use_has_the_options_of_its_products():
+    a, b = draw(3, 4, dtype=torch.float32), draw(4, 5, dtype=torch.float32)
+    with ut.use(device="cpu", precision="3xtf32", backend="numpy") as used:
+        torch.testing.assert_close(torch.mm(a, b), a @ b)
+        torch.mm(a.double(), b.double())  # precision is for float32
+    assert (used.calls, used.fallbacks) == (3, 0)
+    with pytest.raises(UnsupportedProblem, match="precision 'some' is not known"):
+        ut.use(device="cpu", precision="some")
+    with pytest.raises(BackendUnavailable, match="no backend 'some'"):
+        ut.use(device="cpu", backend="some")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -14,6 +15,8 @@ from ..arguments import is_one_of, number, shown, truth
 from ..arrays.torch_tensors import refuse_type
 from ..dynamo import untraced_api
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..runtime.options import Options as api_options
+from ..runtime.options import check_options
 from . import products
 from .activations import GATED, activation_named
 from .sharding import notice
@@ -21,7 +24,7 @@ from .sharding import notice
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["addmm", "bmm", "linear", "matmul"]
+__all__ = ["LayerOptions", "addmm", "bmm", "layer_options", "linear", "matmul"]
 
 _ops = torch.ops.unigemm
 _mm = _ops.mm.default
@@ -105,6 +108,7 @@ def matmul(
     alpha: float | None = None,
     beta: float | None = None,
     activation: str | None = None,
+    out: Tensor | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
     """Return ``activation(alpha * a @ b + beta * c + bias)``.
@@ -120,6 +124,9 @@ def matmul(
         neither are `a` and `b`. `alpha` is for floating-point products, whatever its value.
     activation : str, optional
         "relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh".
+    out : Tensor, optional
+        Gets the result. As in PyTorch no gradient is recorded; and nothing else may have to see the
+        product: no transform, no mode, no `torch.compile`.
     **options
         `dtype`, `precision`, `deterministic`, `batch_invariant`, `backend`, `scale_a` and `scale_b`
         as in `unigemm.matmul`. The scales are of whole operands of float8: numbers, or tensors of
@@ -146,6 +153,9 @@ def matmul(
     """
     plain = c is None and bias is None and activation is None and not options
     plain = plain and alpha is None and beta is None
+    if out is not None:
+        factors = {"alpha": alpha, "beta": beta, "activation": activation}
+        return _into(out, a, b, c=c, bias=bias, **factors, **options)
     if plain and _unwatched(a, b):
         return api.matmul(a, b)
     _tensors(a=a, b=b, **{} if c is None else {"c": c}, **{} if bias is None else {"bias": bias})
@@ -165,6 +175,19 @@ def matmul(
     if b.dim() == 1:
         result = result.squeeze(-1)
     return result.squeeze(-2 if b.dim() > 1 else -1) if a.dim() == 1 else result
+
+
+def _into(out: Tensor, a: Tensor, b: Tensor, **given: Any) -> Tensor:
+    """Compute a product into a tensor of the caller's."""
+    given = {name: x for name, x in given.items() if x is not None}
+    named = {"out": out, "a": a, "b": b, **{n: x for n, x in given.items() if n in ("c", "bias")}}
+    _tensors(**named)
+    if not _unwatched(*named.values()):
+        raise UnsupportedProblem(
+            "out= is for products that nothing of PyTorch has to see: no gradients (call under "
+            "torch.no_grad()), no torch.compile, transform or mode; leave it out"
+        )
+    return api.matmul(a, b, out, **given)
 
 
 def _with_options(
@@ -204,6 +227,33 @@ def _with_options(
                 "float32"
             )
     return _ops.matmul(a, b, c, bias, *scales, scale=scale, **options)
+
+
+class LayerOptions(TypedDict, total=False):
+    """Options that hold for all products of a layer, or of a model."""
+
+    precision: str
+    deterministic: bool
+    batch_invariant: bool
+    backend: str
+
+
+def layer_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of layers, checked.
+
+    Raises
+    ------
+    TypeError
+        Layers have no such option.
+    UnigemmError
+        It has no such value.
+    """
+    for name in options:
+        if name not in LayerOptions.__annotations__:
+            known = ", ".join(LayerOptions.__annotations__)
+            raise TypeError(f"layers of unigemm.torch have no option {name!r}; they take {known}")
+    check_options(api_options(**options))
+    return dict(options)
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -249,72 +299,81 @@ untraced_api(
 )
 
 
-def bmm(a: Tensor, b: Tensor, **options: Unpack[Options]) -> Tensor:
+def bmm(
+    input: Tensor, mat2: Tensor, *, out: Tensor | None = None, **options: Unpack[Options]
+) -> Tensor:
     """Multiply two stacks of as many matrices, as `torch.bmm`.
 
     Parameters
     ----------
-    a, b : Tensor
+    input, mat2 : Tensor
         Of three dimensions.
-    **options
+    out, **options
         As in `matmul`.
     """
-    if not options and _unwatched(a, b):
-        return products.bmm(a, b)
-    _tensors(a=a, b=b)
-    if not options:
-        return _ops.bmm(a, b)
-    products.check_bmm(a, b)
-    return _with_options(a, b, None, None, **options)
+    if out is None and not options and _unwatched(input, mat2):
+        return products.bmm(input, mat2)
+    _tensors(input=input, mat2=mat2)
+    if out is None and not options:
+        return _ops.bmm(input, mat2)
+    products.check_bmm(input, mat2)
+    if out is not None:
+        return _into(out, input, mat2, **options)
+    return _with_options(input, mat2, None, None, **options)
 
 
 def addmm(
-    c: Tensor,
-    a: Tensor,
-    b: Tensor,
+    input: Tensor,
+    mat1: Tensor,
+    mat2: Tensor,
     *,
     beta: float = 1.0,
     alpha: float = 1.0,
+    out: Tensor | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
-    """Return ``beta * c + alpha * a @ b``, as `torch.addmm`.
+    """Return ``beta * input + alpha * mat1 @ mat2``, as `torch.addmm`.
 
     Parameters
     ----------
-    c : Tensor
+    input : Tensor
         Broadcasts to the product's shape; not read if `beta` is 0.
-    a, b : Tensor
+    mat1, mat2 : Tensor
         Of two dimensions.
     beta, alpha : float
         Factors.
-    **options
+    out, **options
         As in `matmul`.
     """
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = _factor("alpha", alpha), _factor("beta", beta)
-    if not options and c is not None and _unwatched(c, a, b):
-        return products.addmm(c, a, b, beta=beta, alpha=alpha)
-    _tensors(c=c, a=a, b=b)
-    if options:
-        products.check_ranks("addmm", ("a", a, 2), ("b", b, 2))
-        return _with_options(a, b, c, None, beta=beta, alpha=alpha, **options)
-    return _ops.addmm(c, a, b, beta=beta, alpha=alpha)
+    if out is None and not options and input is not None and _unwatched(input, mat1, mat2):
+        return products.addmm(input, mat1, mat2, beta=beta, alpha=alpha)
+    _tensors(input=input, mat1=mat1, mat2=mat2)
+    if out is None and not options:
+        return _ops.addmm(input, mat1, mat2, beta=beta, alpha=alpha)
+    products.check_ranks("addmm", ("mat1", mat1, 2), ("mat2", mat2, 2))
+    if out is not None:
+        factors = {"alpha": None if alpha == 1 else alpha, "beta": None if beta == 1 else beta}
+        return _into(out, mat1, mat2, c=input, **factors, **options)
+    return _with_options(mat1, mat2, input, None, beta=beta, alpha=alpha, **options)
 
 
 def linear(
-    x: Tensor,
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     *,
     activation: str | None = None,
     gate_layout: str | None = None,
+    out: Tensor | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
-    """Return ``activation(x @ weight.T + bias)``, as `torch.nn.functional.linear`.
+    """Return ``activation(input @ weight.T + bias)``, as `torch.nn.functional.linear`.
 
     Parameters
     ----------
-    x : Tensor, shape (..., K)
+    input : Tensor, shape (..., K)
         Any number of dimensions.
     weight : Tensor, shape (N, K)
         Stored as PyTorch stores it.
@@ -327,37 +386,41 @@ def linear(
     gate_layout : {"interleaved", "halves"}, optional
         Which rows of the weight are a gate and its other, for "swiglu" and "geglu" alone: rows 2 j
         and 2 j + 1, or j and N / 2 + j.
-    **options
+    out, **options
         As in `matmul`.
     """
     if gate_layout is not None or (activation is not None and is_one_of(activation, GATED)):
-        return _gated(x, weight, bias, activation, gate_layout, options)
-    if not options and _unwatched(x, weight, bias):
-        return products.unwatched_linear(x, weight, bias, activation)
-    _tensors(x=x, weight=weight, **{} if bias is None else {"bias": bias})
+        return _gated(input, weight, bias, activation, gate_layout, out, options)
+    if out is None and not options and _unwatched(input, weight, bias):
+        return products.unwatched_linear(input, weight, bias, activation)
+    _tensors(input=input, weight=weight, **{} if bias is None else {"bias": bias})
     if activation is not None and not isinstance(activation, str):
         activation_named(activation)  # says what would do
-    if options:
+    if options or out is not None:
         products.check_ranks("linear", ("weight", weight, 2))
-        return matmul(x, products.transposed(weight), bias=bias, activation=activation, **options)
+        columns = products.transposed(weight)
+        return matmul(input, columns, bias=bias, activation=activation, out=out, **options)
     if activation is None:
-        return _ops.linear(x, weight, bias)
-    if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        return _ops.linear_preact(x, weight, bias, activation)[0]
-    return _ops.linear_activation(x, weight, bias, activation)
+        return _ops.linear(input, weight, bias)
+    if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (input, weight, bias)):
+        return _ops.linear_preact(input, weight, bias, activation)[0]
+    return _ops.linear_activation(input, weight, bias, activation)
 
 
 def _gated(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: Any, gate_layout: Any,
-    options: Options,
+    out: Tensor | None, options: Options,
 ) -> Tensor:  # fmt: skip
-    _tensors(x=x, weight=weight, **{} if bias is None else {"bias": bias})
+    _tensors(input=x, weight=weight, **{} if bias is None else {"bias": bias})
     if options:
         raise UnsupportedProblem(
             f"{min(options)}= is not taken beside activation {activation!r}; leave it out, or use "
             "unigemm.matmul, which records no gradients"
         )
     products.check_gated(x, weight, activation, gate_layout)
+    if out is not None:
+        gate = {"activation": activation, "gate_layout": gate_layout}
+        return _into(out, x, products.transposed(weight), bias=bias, **gate)
     if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         return _ops.linear_gated_preact(x, weight, bias, activation, gate_layout)[0]
     if _unwatched(x, weight, bias):

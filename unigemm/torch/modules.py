@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,10 @@ from torch import Tensor, nn
 from ..arguments import function, is_one_of
 from ..errors import ShapeMismatch, UnsupportedProblem
 from .activations import GATED, activation_named, gated_named
-from .functions import linear
+from .functions import LayerOptions, layer_options, linear
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Linear", "replace_linear"]
 
@@ -28,6 +32,9 @@ class Linear(nn.Linear):
     activation, gate_layout
         As in `unigemm.torch.linear`. With a gated activation the result has half as many features
         as the weight has rows, which are `out_features`.
+    **options
+        `precision`, `deterministic`, `batch_invariant` and `backend`, as in `unigemm.matmul`; not
+        beside a gated activation.
 
     Raises
     ------
@@ -37,6 +44,7 @@ class Linear(nn.Linear):
         A gated one has an odd number of features.
     """
 
+    options: Mapping[str, Any] = MappingProxyType({})
     activation: str | None = None  # of the class, for modules that `replace_linear` made of others
     gate_layout: str | None = None
 
@@ -50,6 +58,7 @@ class Linear(nn.Linear):
         gate_layout: str | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        **options: Unpack[LayerOptions],
     ) -> None:
         if gate_layout is not None or is_one_of(activation, GATED):
             gated_named(activation, gate_layout)  # type: ignore[arg-type]
@@ -61,13 +70,14 @@ class Linear(nn.Linear):
         elif activation is not None:
             activation_named(activation)
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        self.options = _options_of(activation, gate_layout, options)
         self.activation = activation
         self.gate_layout = gate_layout
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``activation(x @ weight.T + bias)``."""
         if self.gate_layout is None:
-            return linear(x, self.weight, self.bias, activation=self.activation)
+            return linear(x, self.weight, self.bias, activation=self.activation, **self.options)
         return linear(
             x, self.weight, self.bias, activation=self.activation, gate_layout=self.gate_layout
         )
@@ -85,11 +95,25 @@ class Linear(nn.Linear):
         for name in ("activation", "gate_layout"):
             value = getattr(self, name)
             said += f", {name}={value}" if value else ""
+        said += "".join(f", {name}={value}" for name, value in self.options.items())
         return said
 
 
+def _options_of(activation: Any, gate_layout: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a layer, checked."""
+    checked = layer_options(options)
+    if checked and gate_layout is not None:
+        raise UnsupportedProblem(
+            f"{min(checked)}= is not taken beside activation {activation!r}; leave it out"
+        )
+    return checked
+
+
 def replace_linear(
-    model: nn.Module, *, filter: Callable[[str, nn.Module], bool] | None = None
+    model: nn.Module,
+    *,
+    filter: Callable[[str, nn.Module], bool] | None = None,
+    **options: Unpack[LayerOptions],
 ) -> int:
     """Turn the linear layers of a model into `Linear`, in place.
 
@@ -103,6 +127,8 @@ def replace_linear(
     filter
         Takes the name and the layer, as `model.named_modules()` has them; those for which it
         returns False stay.
+    **options
+        As in `Linear`.
 
     Returns
     -------
@@ -117,6 +143,7 @@ def replace_linear(
     if not isinstance(model, nn.Module):
         raise UnsupportedProblem(f"model is a {type(model).__name__}; pass a torch.nn.Module")
     function(filter, "filter")
+    checked = layer_options(options)
     layers = [(name, layer) for name, layer in model.named_modules() if type(layer) is nn.Linear]
     chosen = [layer for name, layer in layers if filter is None or filter(name, layer)]
     if not chosen:
@@ -127,4 +154,6 @@ def replace_linear(
         )
     for layer in chosen:
         layer.__class__ = Linear
+        if checked:
+            layer.options = checked  # type: ignore[assignment]
     return len(chosen)

@@ -20,6 +20,7 @@ from ..dynamo import untraced, untraced_api
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..forks import Lock
 from ..log import LOG
+from .functions import layer_options
 from .products import plain_product, product
 
 __all__ = ["use"]
@@ -50,6 +51,11 @@ class use(ContextDecorator):
         which does not promise it: what unigemm refuses is an error.
     deterministic
         As in `unigemm.matmul`, of what unigemm computes.
+    precision
+        As in `unigemm.matmul`, for float32. By default what PyTorch accepts on GPUs
+        (`torch.set_float32_matmul_precision`), and "ieee" on the CPU.
+    backend
+        As in `unigemm.matmul`, of what unigemm computes.
 
     Attributes
     ----------
@@ -78,7 +84,13 @@ class use(ContextDecorator):
     """
 
     def __init__(
-        self, *, device: str = "cuda", batch_invariant: bool = False, deterministic: bool = False
+        self,
+        *,
+        device: str = "cuda",
+        batch_invariant: bool = False,
+        deterministic: bool = False,
+        precision: str | None = None,
+        backend: str = "auto",
     ) -> None:
         if not is_one_of(device, _DEVICES):
             raise UnsupportedProblem(
@@ -104,6 +116,10 @@ class use(ContextDecorator):
             self.options["batch_invariant"] = True
         if self.deterministic:
             self.options["deterministic"] = True
+        self.options |= layer_options({} if backend == "auto" else {"backend": backend})
+        self.precision = precision
+        if precision is not None:
+            layer_options({"precision": precision})
 
     def __enter__(self) -> use:
         with _LOCK:
@@ -147,11 +163,13 @@ def _options(used: use, a: Tensor) -> dict[str, Any]:
             f"unigemm.torch.use multiplies float64, float32, float16 and bfloat16, and this is "
             f"{a.dtype}; call unigemm.torch.matmul"
         )
-    precision = _precision(a)
+    precision = _precision(used, a)
     return used.options if precision == "ieee" else {**used.options, "precision": precision}
 
 
-def _precision(a: Tensor) -> str:
+def _precision(used: use, a: Tensor) -> str:
+    if used.precision is not None and a.dtype is torch.float32:
+        return used.precision
     return "tf32" if a.dtype is torch.float32 and a.is_cuda and _is_tf32_allowed() else "ieee"
 
 
