@@ -94,7 +94,8 @@ def _read(
 ) -> tuple[tuple[Any, ...], list[int], dict[str, float]]:
     """Return the arrays, addresses and numbers of a call that has just been bound."""
     arrays = request.arrays()
-    places = [library.operand(x, called(name)).pointer for name, x in arrays.items()]
+    # By `read`: what NumPy multiplies in host memory may be no operand of a kernel.
+    places = [library.read(x)[0] for x in arrays.values()]
     given = {**request.scales(), **request.arguments()}
     asked = (*bound.factors, *bound.numbers)
     return tuple(arrays.values()), places, {name: number(given[name], name) for name in asked}

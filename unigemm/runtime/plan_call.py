@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -122,10 +122,12 @@ def plan_call(
         scales_of = options.blocks[0].dtype
         layouts = {n: replace(x, dtype=elements_of(x.dtype, scales_of)) for n, x in layouts.items()}
     on_host = not place.is_gpu
+    stated: Callable[..., Gemm] = _stated
     try:
-        gemm = _stated(options, on_host, *layouts.values())
-    except TypeError:  # a dtype that has no hash, say
-        gemm = _stated.__wrapped__(options, on_host, *layouts.values())
+        hash(options)
+    except TypeError:  # of a dtype that has no hash, say
+        stated = _stated.__wrapped__
+    gemm = stated(options, on_host, *layouts.values())
     with blaming(asked, options):
         return plan_gemm(
             gemm, place, options.backend, usable=target is None, keep=keep, tuned=tuned
