@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -66,10 +68,10 @@ def test_drawn_pairs_of_transforms_give_what_torchs_operators_give(outer, inner,
     assume(check(outer, inner, name, 2 ** len(OPERATORS[name].shapes) - 1, seed))
 
 
-@settings(max_examples=15)
+@settings(max_examples=20)
 @given(
-    st.sampled_from(["grad", "vjp", "jvp", "jacrev", "jacfwd", "hessian", "vmap"]),
-    st.sampled_from(["grad", "vjp", "jvp", "jacrev", "jacfwd", "hessian", "vmap"]),
+    st.sampled_from(sorted(TRANSFORMS)),
+    st.sampled_from(sorted(TRANSFORMS)),
     st.sampled_from(sorted(OPERATORS)),
     st.data(),
 )
@@ -83,6 +85,27 @@ def test_hessians_are_torchs(name):
     assert check("hessian", "vmap", name, 1, 0)
     assert check("jacfwd", "jacrev", name, 3, 0)
     assert check("jacrev", "jacfwd", name, 3, 0)
+
+
+@pytest.mark.parametrize("name", ["matmul", "addmm"])
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [("hessian", "batched"), ("hessian", "jacobian"), ("vjp", "jacobian_forward")],
+)
+def test_pairs_with_the_older_vmap_are_torchs_for_one_operand(outer, inner, name):
+    assert check(outer, inner, name, 1, 0)
+    assert check(outer, inner, name, 2, 0)
+
+
+def test_a_graph_inside_a_forward_level_keeps_no_operand_that_no_gradient_needs():
+    weight = torch.ones(3, 2)
+    with forward_ad.dual_level():
+        x = torch.ones(2, 3, requires_grad=True) * 1
+        kept = weakref.ref(x)
+        y = ut.matmul(x, weight)
+        del x
+        assert kept() is None
+        assert y.requires_grad
 
 
 def test_a_gradient_of_a_gradient_has_both():

@@ -259,3 +259,57 @@ def test_a_recurrent_layer_that_is_one_kernel_is_counted():
     assert any("_cudnn_rnn" in reason for reason in used.reasons)
     with ut.use(batch_invariant=True), pytest.raises(unigemm.UnsupportedProblem, match="cudnn"):
         layer(x)
+
+
+TRANSFORMS = {
+    "hessian": lambda f: torch.func.hessian(lambda x: f(x).sin().sum()),
+    "jvp of grad": lambda f: (
+        lambda x: torch.func.jvp(torch.func.grad(lambda x: f(x).sin().sum()), (x,), (x.cos(),))[1]
+    ),
+    "grad of grad": lambda f: torch.func.grad(
+        lambda x: torch.func.grad(lambda x: f(x).sin().sum())(x).square().sum()
+    ),
+    "vmap of grad": lambda f: (
+        lambda x: torch.vmap(torch.func.grad(lambda x: f(x).sin().sum()))(
+            torch.stack([x, 2 * x, -x])
+        )
+    ),
+    "jacfwd": torch.func.jacfwd,
+    "backward of jvp": lambda f: (
+        lambda x: torch.autograd.grad(
+            torch.func.jvp(f, (leaf := x.clone().requires_grad_(),), (leaf.cos(),))[1].sum(), leaf
+        )[0]
+    ),
+}
+
+
+@pytest.mark.parametrize("transform", sorted(TRANSFORMS))
+@pytest.mark.parametrize("name", ["matmul", "addmm", "linear gelu", "swiglu"])
+def test_transforms_of_products_give_what_those_of_torchs_give(name, transform):
+    w, b = (draw(*shape, seed=2).double() / 4 for shape in ((32, 16), (32,)))
+    of_weights = {  # ours and PyTorch's, of rows and weights
+        "matmul": (
+            lambda x, w, b: ut.matmul(x, w.mT),
+            lambda x, w, b: x @ w.mT,
+        ),
+        "addmm": (
+            lambda x, w, b: ut.addmm(b, x, w.mT, alpha=2.0, beta=0.5),
+            lambda x, w, b: torch.addmm(b, x, w.mT, alpha=2.0, beta=0.5),
+        ),
+        "linear gelu": (
+            lambda x, w, b: ut.linear(x, w, b, activation="gelu"),
+            lambda x, w, b: F.gelu(F.linear(x, w, b)),
+        ),
+        "swiglu": (
+            lambda x, w, b: ut.linear(x, w, b, activation="swiglu", gate_layout="halves"),
+            lambda x, w, b: (lambda g, y: F.silu(g) * y)(*F.linear(x, w, b).chunk(2, -1)),
+        ),
+    }
+    results = []
+    for f, dtype in zip(of_weights[name], (torch.float32, torch.float64), strict=True):
+        weight, bias = w.to(dtype), b.to(dtype)
+        of_rows = lambda x, f=f, weight=weight, bias=bias: f(x, weight, bias)  # noqa: E731
+        results.append(TRANSFORMS[transform](of_rows)(draw(4, 16).to(dtype)))
+    scale = float(results[1].abs().max())
+    assert scale > 0
+    torch.testing.assert_close(results[0].double(), results[1], rtol=1e-3, atol=1e-4 * scale)

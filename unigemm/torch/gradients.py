@@ -234,7 +234,7 @@ def _kernel(
     class Function(torch.autograd.function._SingleLevelFunction):
         @staticmethod
         def forward(
-            ctx: Any, keys: Any, modes: Any, dual: bool, options: dict[str, Any], *args: Any
+            ctx: Any, keys: Any, modes: Any, dual: Any, options: dict[str, Any], *args: Any
         ) -> Any:
             with torch._C._AutoDispatchBelowAutograd():
                 if modes is None:
@@ -247,8 +247,7 @@ def _kernel(
             ctx.set_materialize_grads(False)  # zeros would be plain tensors beside a DTensor
             if any(ctx.needed):
                 save(ctx, result, *args, **options)
-            if dual:
-                ctx.dual = args, options
+            ctx.dual = dual
             return result
 
         @staticmethod
@@ -261,10 +260,10 @@ def _kernel(
         @staticmethod
         def jvp(ctx: Any, *given: Any) -> Any:
             args, options = ctx.dual
-            del ctx.dual
             # Off here for this level, whose tangents are set aside; outer levels have their own.
             with _set_fwd_grad_enabled(True):
-                return tangents([_primal(x) for x in args], given[4:], **options)
+                primals = list(map(_primal, args, given[4:]))
+                return tangents(primals, given[4:], **options)
 
     Function.__name__ = Function.__qualname__ = f"unigemm_{name}"
 
@@ -272,31 +271,31 @@ def _kernel(
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
         notice(*args)
         level = _transform()
-        dual = (
-            _forward_ad._current_level >= 0
-            or (level is not None and level.key() == TransformType.Jvp)
-        ) and any(map(_has_tangent, args))
-        if dual or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
+        # Whether there are tangents is seen inside: asking here makes views, which some refuse.
+        forward = _forward_ad._current_level >= 0 or (
+            level is not None and level.key() == TransformType.Jvp
+        )
+        if forward or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
             # A Function's forward runs with both modes off. Those of `torch.func` around this level
             # record derivatives of what runs there, as they do of PyTorch's own operators.
             modes = None
             if level is not None:
                 modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
-            with enable_single_level_autograd_function():
-                return Function.apply(keys, modes, dual, options, *args)  # type: ignore[attr-defined]
+            dual = [args, options] if forward else []
+            try:
+                with enable_single_level_autograd_function():
+                    return Function.apply(keys, modes, dual, options, *args)  # type: ignore[attr-defined]
+            finally:
+                dual.clear()  # a graph keeps what its gradients need, and no more
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keys & below, *args, **options)
 
     return kernel
 
 
-def _has_tangent(x: Any) -> bool:
+def _primal(x: Any, tangent: Any) -> Any:
     # A compiled function tells PyTorch's core of its levels, and not `forward_ad`: name the level.
-    return isinstance(x, Tensor) and _forward_ad.unpack_dual(x, level=0).tangent is not None
-
-
-def _primal(x: Any) -> Any:
-    return _forward_ad.unpack_dual(x, level=0).primal if isinstance(x, Tensor) else x
+    return x if tangent is None else _forward_ad.unpack_dual(x, level=0).primal
 
 
 def _register() -> None:
