@@ -105,6 +105,19 @@ def test_a_backend_that_surely_takes_longer_is_not_asked_and_one_that_may_be_kep
     assert choose(*PRODUCT, CPU, (Slow(), Least()), keep=0).backend == "least"
 
 
+def test_a_backend_that_may_be_a_little_quicker_is_asked_and_wins():
+    class Quicker(Least):
+        name = "quicker"
+
+        def least_us(self, problem, extents, target):
+            return 4.99
+
+        def candidates(self, problem, extents, target):
+            return [Candidate(OFFERED[0], Prediction(4.995, "host"))]
+
+    assert choose(*PRODUCT, CPU, (Least(), Quicker()), keep=0).backend == "quicker"
+
+
 def test_what_a_backend_offers_in_any_order_is_ranked_by_its_time(monkeypatch):
     offered = [
         Candidate(each, Prediction(us, "host"))
@@ -153,6 +166,9 @@ def test_a_backend_shares_plans_only_if_it_says_so():
     sharing = type("Sharing", (LeastOnGpus,), {"shares_plans": True})()
     assert resized(plan, sizes, lambda _: sharing).extents == sizes
     assert resized(plan, sizes, lambda _: LeastOnGpus()) is None
+    m, n, k, batch = plan.extents.m, plan.extents.n, plan.extents.k, plan.extents.batch
+    for larger in (Extents(m + 1, n, k, batch), Extents(m, n + 1, k, batch)):
+        assert resized(plan, larger, lambda _: sharing) is None
 
 
 def test_kernels_are_asked_only_of_a_backend_that_compiles():

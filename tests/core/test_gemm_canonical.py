@@ -10,6 +10,7 @@ from reference import GUARD, Strided, cases, layouts
 
 from unigemm.errors import OverlapError, ShapeMismatch
 from unigemm.problem.canonical import Layout, broadcast_shape, canonical
+from unigemm.problem.classes import classify_beside
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents
 
@@ -93,6 +94,33 @@ def test_alignment_and_majorness_are_what_they_claim(case, base):
     assert gemm.problem.d.major != "m"
     if gemm.problem.d.major == "n" and e.n > 1:
         assert e.n * size % gemm.problem.d.alignment == 0
+
+
+@settings(max_examples=300)
+@given(
+    down=st.integers(-5, 5).map(lambda step: 8 * step) | st.integers(-40, 40),
+    along=st.sampled_from([1, 1, 1, 0, -1, 7]),
+    turned=st.booleans(),
+    batch=st.lists(st.integers(0, 40), max_size=2),
+    dtype=st.sampled_from([DType.INT8, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64]),
+    base=st.sampled_from([16, 8, 4, 2, 1]),
+)
+def test_vectors_of_an_array_beside_d_are_aligned_in_every_line_and_product(
+    down, along, turned, batch, dtype, base
+):
+    strides = (along, down) if turned else (down, along)
+    base = max(base, dtype.itemsize)
+    found = classify_beside(Layout((7, 5), strides, dtype, base), (7, 5), strides, batch)
+    assert found.along == "".join(name for name, step in zip("mn", strides, strict=True) if step)
+    if found.matrix.major == "strided":
+        assert found.matrix.alignment == dtype.itemsize
+        return
+    unit = "mn".index(found.matrix.major)
+    assert strides[unit] == 1
+    assert strides[1 - unit] >= 0, "lines that run backwards are strided"
+    starts = [strides[1 - unit], *batch]
+    assert all(start * dtype.itemsize % found.matrix.alignment == 0 for start in starts)
+    assert base % found.matrix.alignment == 0
 
 
 F32 = DType.FLOAT32

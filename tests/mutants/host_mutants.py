@@ -5,31 +5,6 @@ from __future__ import annotations
 from planting import Mutant
 
 _KEYS = ("tests/core/test_keys.py",)
-_LAYOUTS = (
-    "tests/core/test_gemm_canonical.py",
-    "tests/core/test_operands.py",
-    "tests/core/test_matmul_cpu.py",
-    "tests/core/test_fused.py",
-)
-_CACHE = (
-    "tests/core/test_cache.py",
-    "tests/core/test_cache_disk.py",
-    "tests/core/test_cache_damage.py",
-    "tests/core/test_cache_hostile.py",
-    "tests/core/test_cache_trust.py",
-    "tests/core/test_cache_strict.py",
-)
-_EPILOGUES = (
-    "tests/core/test_epilogue.py",
-    "tests/core/test_fused.py",
-    "tests/core/test_fused_plans.py",
-)
-_PLANS = (
-    "tests/core/test_size_classes.py",
-    "tests/core/test_plans.py",
-    "tests/core/test_golden_plans.py",
-    "tests/core/test_vetting.py",
-)
 
 HOST_MUTANTS = (
     # -- keys --------------------------------------------------------------------------------------
@@ -88,7 +63,9 @@ HOST_MUTANTS = (
         "alignment = _alignment(layout.alignment, size, [step, *batch_steps])",
         "alignment = _alignment(layout.alignment, size, [step])",
         "vectors of C or a bias are read at addresses that are no multiple of their size",
-        ("tests/core/test_fused_plans.py", *_LAYOUTS),
+        (
+            "tests/core/test_gemm_canonical.py::test_vectors_of_an_array_beside_d_are_aligned_in_every_line_and_product",
+        ),
     ),
     Mutant(
         "alignment-of-d",
@@ -96,7 +73,7 @@ HOST_MUTANTS = (
         "            steps.append(shape[unit])\n",
         "            pass\n",
         "TMA writes zeros behind the last column of D",
-        _LAYOUTS,
+        ("tests/core/test_gemm_canonical.py::test_alignment_and_majorness_are_what_they_claim",),
     ),
     Mutant(
         "repeated-rows",
@@ -104,7 +81,7 @@ HOST_MUTANTS = (
         "return min(steps) >= 0 and (steps[0] > 0 or rows == 1)",
         "return min(steps) >= 0",
         "TMA is given rows that repeat",
-        _LAYOUTS,
+        ("tests/core/test_gemm_canonical.py::test_rows_that_go_back_or_repeat_are_no_tma_source",),
     ),
     Mutant(
         "backwards-lines",
@@ -112,7 +89,9 @@ HOST_MUTANTS = (
         '        unit = "strided" if min(strides) < 0 else unit\n',
         "",
         "an epilogue's array that runs backwards is read forwards",
-        (*_LAYOUTS, *_EPILOGUES),
+        (
+            "tests/core/test_gemm_canonical.py::test_vectors_of_an_array_beside_d_are_aligned_in_every_line_and_product",
+        ),
     ),
     Mutant(
         "fold-beside",
@@ -120,7 +99,10 @@ HOST_MUTANTS = (
         "(sa == m * a[0] and all(sd == m * d[0] for sd, d in zip(sds, ds, strict=True)))",
         "(sa == m * a[0] and sds[0] == m * ds[0][0])",
         "a bias of each product of a stack is taken for all of them",
-        _LAYOUTS,
+        (
+            "tests/core/test_fused.py::test_epilogues_are_their_formulas",
+            "tests/core/test_fused.py",
+        ),
     ),
     Mutant(
         "fold-shared",
@@ -128,7 +110,10 @@ HOST_MUTANTS = (
         "if merged and steps == [inner * step for step in before]:",
         "if merged and steps[:3] == [inner * step for step in before][:3]:",
         "an epilogue's array is read at the places of another product of the stack",
-        _LAYOUTS,
+        (
+            "tests/core/test_fused.py::test_epilogues_are_their_formulas",
+            "tests/core/test_fused.py",
+        ),
     ),
     Mutant(
         "overlap-touching",
@@ -136,7 +121,10 @@ HOST_MUTANTS = (
         "if x_low == x_high or y_low == y_high or x_high <= y_low or y_high <= x_low:",
         "if x_low == x_high or y_low == y_high or x_high <= y_low + 1 or y_high <= x_low:",
         "an out that shares one byte with an operand is written while it is read",
-        ("tests/core/test_operands.py", "tests/core/test_refusals.py", "tests/core/test_fused.py"),
+        (
+            "tests/core/test_operands.py",
+            "tests/core/test_fused.py",
+        ),
     ),
     Mutant(
         "broadcast-ones",
@@ -144,7 +132,10 @@ HOST_MUTANTS = (
         "        out.append(y if x == 1 else x)\n",
         "        out.append(max(x, y))\n",
         "an empty stack by a stack of one gives a stack of one",
-        _LAYOUTS,
+        (
+            "tests/core/test_gemm_canonical.py",
+            "tests/core/test_matmul_cpu.py",
+        ),
     ),
     Mutant(
         "scale-tiles",
@@ -161,7 +152,9 @@ HOST_MUTANTS = (
         'along_m = along_n if "m" in (problem.a.major, problem.d.major) else 1',
         "along_m = 1",
         "rows of D in columns lose the width of their stores",
-        _PLANS,
+        (
+            "tests/core/test_size_classes.py::test_lines_of_a_class_end_within_a_sector_where_the_products_do",
+        ),
     ),
     Mutant(
         "larger-than-planned",
@@ -169,7 +162,7 @@ HOST_MUTANTS = (
         "if extents.m > plan.extents.m or extents.n > plan.extents.n:",
         "if extents.m > plan.extents.m:",
         "a plan is used for more columns than its workspace has",
-        _PLANS,
+        ("tests/core/test_backend.py::test_a_backend_shares_plans_only_if_it_says_so",),
     ),
     Mutant(
         "batch-invariant-columns",
@@ -177,7 +170,7 @@ HOST_MUTANTS = (
         "    n_stays = problem.batch_invariant\n",
         "    n_stays = False\n",
         "N of batch-invariant products is planned as another",
-        (*_PLANS, "tests/core/test_batch_invariant.py"),
+        ("tests/core/test_size_classes.py::test_where_m_must_not_matter_n_is_its_own",),
     ),
     Mutant(
         "planner-bound",
@@ -185,7 +178,9 @@ HOST_MUTANTS = (
         "if _ROUNDED * least_us >= limit:",
         "if least_us / _ROUNDED**40 >= limit:",
         "a backend that would win is left out by its lower bound",
-        ("tests/core/test_plans.py", "tests/backends/test_cost_model.py", *_PLANS),
+        (
+            "tests/core/test_backend.py::test_a_backend_that_may_be_a_little_quicker_is_asked_and_wins",
+        ),
     ),
     Mutant(
         "workspace-of-parts",
@@ -195,8 +190,7 @@ HOST_MUTANTS = (
         "partial sums are written behind the workspace",
         (
             "tests/backends/test_simt_geometry.py",
-            "tests/backends/test_wgmma.py",
-            "tests/emulator/test_emulator_simt.py",
+            "tests/emulator/test_emulator_simt.py::test_configurations_rasters_and_orders_of_warps_give_the_product",
         ),
     ),
     Mutant(
@@ -205,7 +199,10 @@ HOST_MUTANTS = (
         "    if config.stages % slices:\n",
         "    if False:\n",
         "a slice of K takes its last k_tile for the next: a race seen on an H100",
-        ("tests/backends/test_wgmma.py", "tests/emulator/test_emulator_wgmma.py"),
+        (
+            "tests/backends/test_wgmma.py",
+            "tests/emulator/test_emulator_wgmma.py::test_slices_of_k_wait_for_what_is_late_in_every_round",
+        ),
     ),
     Mutant(
         "exchange-beside-stages",
@@ -213,7 +210,7 @@ HOST_MUTANTS = (
         "if _exchanged_bytes(config, geo) > geo.smem_bytes - BARRIER_BYTES:",
         "if False:",
         "sums are exchanged over the barriers",
-        ("tests/backends/test_wgmma.py", "tests/emulator/test_emulator_wgmma.py"),
+        ("tests/backends/test_wgmma.py",),
     ),
     # -- cache -------------------------------------------------------------------------------------
     Mutant(
@@ -222,7 +219,7 @@ HOST_MUTANTS = (
         '    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):\n        return f"can be written',
         '    if status.st_mode & stat.S_IWOTH:\n        return f"can be written',
         "kernels are loaded from files that a group may write",
-        _CACHE,
+        ("tests/core/test_cache_trust.py",),
     ),
     Mutant(
         "trust-links",
@@ -230,7 +227,7 @@ HOST_MUTANTS = (
         '        if status.st_uid not in owners:\n            return f"is reached through',
         '        if False:\n            return f"is reached through',
         "kernels are loaded through another user's link",
-        _CACHE,
+        ("tests/core/test_cache_trust.py",),
     ),
     Mutant(
         "trust-limit",
@@ -238,7 +235,10 @@ HOST_MUTANTS = (
         "            data = file.read(limit + 1)\n",
         "            data = file.read(limit)\n",
         "a file that is too long is cut and believed",
-        (*_CACHE, "tests/core/test_tuning.py", "tests/core/test_tuning_bounds.py"),
+        (
+            "tests/core/test_cache_trust.py",
+            "tests/core/test_tuning_bounds.py",
+        ),
     ),
     Mutant(
         "publish-over",
@@ -246,7 +246,12 @@ HOST_MUTANTS = (
         '        if os.path.lexists(final):\n            raise FileExistsError(f"{final} exists already")\n',
         "",
         "an entry changes after it was published",
-        _CACHE,
+        (
+            "tests/core/test_cache_damage.py",
+            "tests/core/test_cache_disk.py",
+            "tests/core/test_cache.py",
+            "tests/core/test_cache_hostile.py",
+        ),
     ),
     Mutant(
         "clock-set-back",
@@ -254,7 +259,10 @@ HOST_MUTANTS = (
         "            if abs(now - _modified(path)) > _QUARANTINE_S:",
         "            if now - _modified(path) > _QUARANTINE_S:",
         "what was set aside while the clock was ahead is never removed",
-        _CACHE,
+        (
+            "tests/core/test_cache_damage.py::test_what_another_machine_left_is_swept_when_old_whatever_the_clock",
+            "tests/core/test_cache_damage.py",
+        ),
     ),
     Mutant(
         "look-twice",
@@ -264,7 +272,7 @@ HOST_MUTANTS = (
         "            with watch() as took:",
         "            with watch() as took:",
         "a kernel that another process has just compiled is compiled again",
-        _CACHE,
+        ("tests/core/test_cache.py",),
     ),
     # -- epilogues ---------------------------------------------------------------------------------
     Mutant(
@@ -273,7 +281,11 @@ HOST_MUTANTS = (
         "np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf)",
         "np.nan_to_num(values, nan=1.0, posinf=np.inf, neginf=-np.inf)",
         "NaN becomes 1 in integers",
-        _EPILOGUES,
+        (
+            "tests/core/test_fused.py",
+            "tests/core/test_epilogue_products.py",
+            "tests/core/test_epilogue.py",
+        ),
     ),
     Mutant(
         "arithmetic-of-integers",
@@ -281,7 +293,10 @@ HOST_MUTANTS = (
         "wide = sums is DType.FLOAT64 or (sums is DType.INT32 and result is DType.INT32)",
         "wide = sums is DType.FLOAT64",
         "sums of integers above 2**24 lose their last bits in an epilogue",
-        _EPILOGUES,
+        (
+            "tests/core/test_fused.py::test_int8_sums_stay_exact_where_the_result_is_int32",
+            "tests/core/test_epilogue.py",
+        ),
     ),
     Mutant(
         "gate-halves",
@@ -289,7 +304,7 @@ HOST_MUTANTS = (
         "        if halves:\n            middle",
         "        if not halves:\n            middle",
         "gates are paired with other columns",
-        _EPILOGUES,
+        ("tests/core/test_fused.py::test_gated_activations_halve_the_columns",),
     ),
     Mutant(
         "flaw-of-gates",
@@ -297,7 +312,10 @@ HOST_MUTANTS = (
         'if epilogue.gate and sides[epilogue.result] == "whole":',
         "if False:",
         "a plan from outside stores twice as many columns as D has",
-        ("tests/core/test_vetting.py", "tests/core/test_fused_plans.py", *_EPILOGUES),
+        (
+            "tests/core/test_fused_plans.py",
+            "tests/core/test_vetting.py",
+        ),
     ),
     # -- frameworks --------------------------------------------------------------------------------
     Mutant(
@@ -306,7 +324,9 @@ HOST_MUTANTS = (
         "        None if b is None else _ops.bmm(g, b.mH),\n",
         "        None if b is None else _ops.bmm(g, b.mT),\n",
         "gradients of stacks of complex matrices are those of the conjugate",
-        ("tests/frameworks/test_torch_operators.py",),
+        (
+            "tests/frameworks/test_torch_operators.py::test_gradients_of_complex_products_and_stacks_are_those_of_finite_differences",
+        ),
     ),
     Mutant(
         "meta-dtype",
@@ -315,6 +335,8 @@ HOST_MUTANTS = (
         "dtype = torch.float32 if a.dtype == torch.float8_e4m3fn else"
         " torch.int32 if a.dtype is torch.int8 else a.dtype",
         "a compiled product of float8_e5m2 has another type than the eager one",
-        ("tests/frameworks/test_torch_operators.py",),
+        (
+            "tests/frameworks/test_torch_operators.py::test_results_on_meta_have_the_types_of_real_ones_for_every_pair",
+        ),
     ),
 )

@@ -10,56 +10,41 @@ _TCGEN05 = "backends/cute_tcgen05/kernels/"
 _CUTE = "backends/cute/"
 _CUTILE = "backends/cutile/kernels/"
 
-_EPILOGUES = (
-    "tests/emulator/test_emulator_epilogues.py"
-    "::test_every_way_of_computing_a_product_carries_out_its_epilogue",
+_EMULATED = "tests/emulator/test_emulator_"
+_CROSSED = f"{_EMULATED}crossings.py::test_every_two_features_go_together"
+_FUSED = f"{_EMULATED}epilogues.py::test_every_way_of_computing_a_product_carries_out_its_epilogue"
+_DRAWN = f"{_EMULATED}epilogues.py::test_drawn_epilogues_are_those_of_the_host"
+_OF_WGMMA = f"{_EMULATED}wgmma.py"
+_SHARED = f"{_OF_WGMMA}::test_every_way_of_sharing_and_storing"
+_TYPES = f"{_OF_WGMMA}::test_types_and_layouts_within_their_error_bounds"
+_DIRECT = f"{_OF_WGMMA}::test_direct_stores_leave_what_is_behind_a_row"
+_BOXES = (
+    f"{_SHARED} -k 'float16 and pingpong and (1, 1)'",
+    f"{_SHARED} -k tma",
+    f"{_FUSED} -k cute_wgmma",
 )
-_OF_WGMMA = "tests/emulator/test_emulator_wgmma.py"
-_HOPPER = (
-    f"{_OF_WGMMA}::test_every_way_of_sharing_and_storing",
-    f"{_OF_WGMMA}::test_direct_stores_leave_what_is_behind_a_row",
-    f"{_OF_WGMMA}::test_types_and_layouts_within_their_error_bounds",
-    *_EPILOGUES,
-    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_wgmma-0]",
-    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_wgmma-1]",
-)
-_ANY_GPU = (
-    "tests/emulator/test_emulator_simt.py",
-    "tests/emulator/test_emulator_remainders.py",
-    *_EPILOGUES,
-    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_simt-0]",
-    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_simt-1]",
-)
-_STREAM = ("tests/emulator/test_emulator_stream.py",)
+_OF_SIMT = f"{_EMULATED}simt.py"
+_EVERYWHERE = f"{_OF_SIMT}::test_layouts_dtypes_and_offsets_at_awkward_sizes"
+_PARTS = f"{_OF_SIMT}::test_configurations_rasters_and_orders_of_warps_give_the_product"
+_ANY_GPU = (_EVERYWHERE, _PARTS, f"{_FUSED} -k cute_simt", f"{_CROSSED} -k cute_simt")
 _TAIL = (
-    "tests/emulator/test_emulator_simt.py::test_only_the_tiles_of_the_last_wave_have_parts",
-    "tests/emulator/test_emulator_simt.py::test_parts_of_odd_rows_are_stored_wherever_a_tile_has_moved_to",
+    f"{_OF_SIMT}::test_only_the_tiles_of_the_last_wave_have_parts",
+    f"{_OF_SIMT}::test_parts_of_odd_rows_are_stored_wherever_a_tile_has_moved_to",
 )
-_PARTS = (
-    "tests/emulator/test_emulator_simt.py::test_configurations_rasters_and_orders_of_warps_give_the_product",
-)
-_SPECIALIZED = ("tests/emulator/test_emulator_warp_specialized.py",)
-_CLUSTER = ("tests/emulator/test_emulator_simt_cluster.py",)
-_OF_TCGEN05 = "tests/emulator/test_emulator_tcgen05_gemm.py"
+_STREAM = (f"{_EMULATED}stream.py",)
+_SPECIALIZED = (f"{_EMULATED}warp_specialized.py",)
+_CLUSTER = (f"{_EMULATED}simt_cluster.py",)
+_OF_TCGEN05 = f"{_EMULATED}tcgen05_gemm.py"
+_PAIRS = f"{_OF_TCGEN05}::test_every_way_of_sharing"
 _BLACKWELL = (
-    f"{_OF_TCGEN05}::test_every_way_of_sharing",
-    f"{_OF_TCGEN05}::test_types_and_layouts_within_their_error_bounds",
-    *_EPILOGUES,
-    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_tcgen05-0]",
-    "tests/emulator/test_emulator_crossings.py::test_every_two_features_go_together[cute_tcgen05-1]",
+    f"{_PAIRS} -k '(1, 33, 130)'",
+    f"{_OF_TCGEN05}::test_stacks_share_operands",
+    _PAIRS,
+    f"{_CROSSED} -k cute_tcgen05",
 )
-_BLOCKS = ("tests/emulator/test_emulator_block_scales.py",)
-_COPIES = ("tests/emulator/test_emulator_copies.py",)
-_TURNED = (
-    f"{_OF_WGMMA}::test_copies_of_operands_of_every_alignment",
-    f"{_OF_WGMMA}::test_panels_feed_tiles_of_any_eights",
-    f"{_OF_WGMMA}::test_groups_of_rows_are_copied_in_bands",
-    *_COPIES,
-)
-_TILES = (
-    "tests/backends/test_cutile_fused.py",
-    "tests/backends/test_cutile_kernel.py",
-)
+_BLOCKS = (f"{_EMULATED}block_scales.py",)
+_COPIES = (f"{_EMULATED}copies.py",)
+_FUSED_TILES = ("tests/backends/test_cutile_fused.py",)
 
 KERNEL_MUTANTS = (
     # -- cute_wgmma ------------------------------------------------------------------------------
@@ -69,7 +54,7 @@ KERNEL_MUTANTS = (
         "if row + count <= m:",
         "if row + count < m:",
         "the last element of a column of D is not written (swap-AB, A from registers)",
-        _HOPPER,
+        (f"{_CROSSED} -k cute_wgmma",),
     ),
     Mutant(
         "wgmma-last-pair",
@@ -77,7 +62,10 @@ KERNEL_MUTANTS = (
         "if between(least, c + 1, n):",
         "if between(least, c + 2, n):",
         "the last column of an odd N is not written where pairs are not stored together",
-        _HOPPER,
+        (
+            _DIRECT,
+            f"{_CROSSED} -k cute_wgmma",
+        ),
     ),
     Mutant(
         "wgmma-cluster-columns",
@@ -85,7 +73,10 @@ KERNEL_MUTANTS = (
         "least = tile_n * spec.config.tile[1]",
         "least = None",
         "a neighbour's columns are stored twice, in another order of sums (cluster of four along K)",
-        _HOPPER,
+        (
+            f"{_SHARED} -k cluster_k",
+            f"{_CROSSED} -k cute_wgmma",
+        ),
     ),
     Mutant(
         "wgmma-slice-barrier",
@@ -94,7 +85,10 @@ KERNEL_MUTANTS = (
         "        for v in",
         "    if busy:\n        for v in",
         "slices of K read each other's sums before they are written: a race",
-        _HOPPER,
+        (
+            f"{_SHARED} -k slice_k",
+            f"{_OF_WGMMA}::test_slices_of_k_wait_for_what_is_late_in_every_round",
+        ),
     ),
     Mutant(
         "wgmma-cluster-order",
@@ -102,7 +96,7 @@ KERNEL_MUTANTS = (
         "other -= select(other >= count, Int32(count), Int32(0))",
         "other -= select(other > count, Int32(count), Int32(0))",
         "the sums of a CTA outside of the cluster are read",
-        _HOPPER,
+        (f"{_SHARED} -k cluster_k",),
     ),
     Mutant(
         "wgmma-box-sync",
@@ -110,7 +104,7 @@ KERNEL_MUTANTS = (
         "            cute.arch.sync_warp()\n            fill(spec, sums, boxes.toint(), thread, i, block)\n",
         "            fill(spec, sums, boxes.toint(), thread, i, block)\n",
         "rows of a box are overwritten before all lanes have stored the last ones: a race",
-        _HOPPER,
+        (*_BOXES,),
     ),
     Mutant(
         "wgmma-box-fence",
@@ -118,7 +112,7 @@ KERNEL_MUTANTS = (
         '            cute.arch.fence_proxy("async.shared", space="cta")\n',
         "",
         "TMA stores what a box held before",
-        _HOPPER,
+        (*_BOXES,),
     ),
     Mutant(
         "wgmma-box-reuse",
@@ -126,7 +120,7 @@ KERNEL_MUTANTS = (
         "cute.arch.cp_async_bulk_wait_group(geo.store_buffers - 1, read=True)",
         "cute.arch.cp_async_bulk_wait_group(geo.store_buffers, read=True)",
         "a box is overwritten while TMA still reads it",
-        _HOPPER,
+        (*_BOXES,),
     ),
     Mutant(
         "wgmma-wait-group",
@@ -134,7 +128,10 @@ KERNEL_MUTANTS = (
         "        warpgroup.wait_group(1)\n        total.store(total.load() + even.load())",
         "        warpgroup.wait_group(2)\n        total.store(total.load() + even.load())",
         "float8 sums are promoted while wgmma still adds to them",
-        _HOPPER,
+        (
+            f"{_TYPES} -k float8",
+            f"{_SHARED} -k float8",
+        ),
     ),
     Mutant(
         "wgmma-early-release",
@@ -142,7 +139,10 @@ KERNEL_MUTANTS = (
         "        warpgroup.commit_group()\n        warpgroup.wait_group(1)\n        if k_tile > 0:",
         "        warpgroup.commit_group()\n        warpgroup.wait_group(2)\n        if k_tile > 0:",
         "a stage is handed back while wgmma still reads it",
-        _HOPPER,
+        (
+            f"{_TYPES} -k bfloat16",
+            *_BOXES,
+        ),
     ),
     Mutant(
         "wgmma-fragment-swizzle",
@@ -150,7 +150,11 @@ KERNEL_MUTANTS = (
         "atom, unit, half = wg_m * 2 + g // 4, warp + g // 2 % 2 * 4, g % 2",
         "atom, unit, half = wg_m * 2 + g // 4, warp + g // 2 % 2 * 4, 1 - g % 2",
         "rows of A change places (64 rows from registers)",
-        _HOPPER,
+        (
+            f"{_SHARED} -k fragments",
+            f"{_TYPES} -k float32",
+            f"{_CROSSED} -k cute_wgmma",
+        ),
     ),
     Mutant(
         "wgmma-odd-k-tiles",
@@ -158,7 +162,11 @@ KERNEL_MUTANTS = (
         "    if k_tiles % promote > 0:",
         "    if k_tiles % promote > 1:",
         "the last k_tile of a promoted sum is left out",
-        _HOPPER,
+        (
+            f"{_TYPES} -k float8",
+            f"{_SHARED} -k float8",
+            f"{_CROSSED} -k cute_wgmma",
+        ),
     ),
     Mutant(
         "wgmma-pingpong-skip",
@@ -166,7 +174,10 @@ KERNEL_MUTANTS = (
         "stage, phase = skip(stage, phase, Work(*first).k_tiles, config.stages)",
         "stage, phase = skip(stage, phase, Work(*first).k_tiles + 1, config.stages)",
         "the second group of ping-pong waits for the wrong stage",
-        _HOPPER,
+        (
+            f"{_SHARED} -k 'float16 and pingpong and (1, 1)'",
+            f"{_SHARED} -k pingpong",
+        ),
     ),
     Mutant(
         "wgmma-cluster-leave",
@@ -174,7 +185,7 @@ KERNEL_MUTANTS = (
         "        cute.arch.cluster_wait()  # for those that read this CTA's sums\n",
         "        pass\n",
         "a CTA ends while others read its shared memory",
-        _HOPPER,
+        (f"{_SHARED} -k cluster_k",),
     ),
     Mutant(
         "wgmma-last-store",
@@ -182,7 +193,7 @@ KERNEL_MUTANTS = (
         "            cute.arch.cp_async_bulk_wait_group(0, read=True)\n",
         "            pass\n",
         "a CTA ends while TMA reads its shared memory",
-        _HOPPER,
+        (*_BOXES,),
     ),
     Mutant(
         "wgmma-rotation",
@@ -190,7 +201,10 @@ KERNEL_MUTANTS = (
         "            at += work.step\n            at = select(at >= end, work.first, at)\n        unit += step",
         "            at += work.step\n            at = select(at > end, work.first, at)\n        unit += step",
         "a k_tile beyond the end of a part is read in place of its first",
-        _HOPPER,
+        (
+            f"{_TYPES} -k bfloat16",
+            _SHARED,
+        ),
     ),
     # -- cute, of all CuTe backends ----------------------------------------------------------------
     Mutant(
@@ -199,7 +213,10 @@ KERNEL_MUTANTS = (
         "for other in cutlass.range(thread + wide, threads, wide, unroll=1):",
         "for other in cutlass.range(thread + wide, threads - wide, wide, unroll=1):",
         "the last slice of many parts of K is not added",
-        (*_PARTS, *_HOPPER),
+        (
+            _PARTS,
+            f"{_SHARED} -k True",
+        ),
     ),
     Mutant(
         "reduction-barrier",
@@ -207,7 +224,10 @@ KERNEL_MUTANTS = (
         "    cute.arch.sync_threads()\n    if thread < wide:",
         "    if thread < wide:",
         "sums of slices are read before they are written: a race",
-        (*_PARTS, *_HOPPER),
+        (
+            _PARTS,
+            f"{_SHARED} -k True",
+        ),
     ),
     Mutant(
         "reduction-batch",
@@ -215,7 +235,10 @@ KERNEL_MUTANTS = (
         "    inside = index < Int64(batches) * m * per_row\n",
         "    inside = index < Int64(batches) * m * per_row - 1\n",
         "the last vector of a split-K product is not written",
-        (*_PARTS, *_HOPPER),
+        (
+            _PARTS,
+            f"{_SHARED} -k True",
+        ),
     ),
     Mutant(
         "totals-columns",
@@ -224,8 +247,9 @@ KERNEL_MUTANTS = (
         "    here = column <= n\n",
         "a bias gradient is written one column too far",
         (
-            "tests/emulator/test_emulator_epilogues.py::test_bias_gradients_are_sums_over_whichever_dimensions_they_lack",
-            *_EPILOGUES,
+            f"{_EMULATED}epilogues.py::test_bias_gradients_are_sums_over_whichever_dimensions_they_lack",
+            f"{_FUSED} -k 'column sums'",
+            _FUSED,
         ),
     ),
     Mutant(
@@ -234,7 +258,10 @@ KERNEL_MUTANTS = (
         "            if row >= rows:\n                values[i].fill(0)\n",
         "",
         "rows of a panel behind the last one hold any values",
-        _TURNED,
+        (
+            f"{_OF_WGMMA}::test_panels_feed_tiles_of_any_eights",
+            f"{_OF_WGMMA}::test_copies_of_operands_of_every_alignment",
+        ),
     ),
     Mutant(
         "repack-last-row",
@@ -242,7 +269,10 @@ KERNEL_MUTANTS = (
         "            if row + i < rows:\n                write_unit(kind, values[i], 0, into + i * pitch",
         "            if row + i < rows - 1:\n                write_unit(kind, values[i], 0, into + i * pitch",
         "the last row of a copied operand is missing",
-        _TURNED,
+        (
+            f"{_OF_WGMMA}::test_operands_at_odd_places_are_repacked",
+            *_COPIES,
+        ),
     ),
     Mutant(
         "repack-quiet",
@@ -250,7 +280,11 @@ KERNEL_MUTANTS = (
         "            words = [quiet(word) for word in words]\n",
         "            pass\n",
         "signalling NaN of float32 operands are not quieted in their TF32 copies",
-        _TURNED,
+        (
+            f"{_OF_WGMMA}::test_copies_of_operands_of_every_alignment",
+            f"{_OF_WGMMA}::test_few_rows_of_other_sizes_of_elements_are_turned",
+            f"{_TYPES} -k float32",
+        ),
     ),
     Mutant(
         "scheduler-rotation",
@@ -258,7 +292,11 @@ KERNEL_MUTANTS = (
         "rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * k_tiles // ROTATIONS",
         "rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * (k_tiles + 1) // ROTATIONS + 1",
         "a k_tile of another part of K is added",
-        (*_HOPPER, *_BLACKWELL),
+        (
+            f"{_TYPES} -k bfloat16",
+            _SHARED,
+            f"{_PAIRS} -k '(130, 136, 200)'",
+        ),
     ),
     Mutant(
         "scheduler-parts",
@@ -266,7 +304,11 @@ KERNEL_MUTANTS = (
         "k_tiles = (k_tiles - first + apart - 1) // step",
         "k_tiles = (k_tiles - first) // step",
         "the last k_tile of parts of K is left out",
-        (*_HOPPER, *_BLACKWELL),
+        (
+            f"{_PAIRS} -k '(130, 136, 200)'",
+            f"{_SHARED} -k 'float8'",
+            f"{_SHARED} -k 'split and True'",
+        ),
     ),
     # -- cute_simt ---------------------------------------------------------------------------------
     Mutant(
@@ -275,7 +317,7 @@ KERNEL_MUTANTS = (
         "        if inside & (first_n % geo.store_width == 0):",
         "        if inside:",
         "vectors are stored at addresses that are no multiple of their size",
-        _ANY_GPU,
+        (*_ANY_GPU,),
     ),
     Mutant(
         "simt-last-row",
@@ -283,7 +325,7 @@ KERNEL_MUTANTS = (
         "            there = row < to.extents[0]\n",
         "            there = row < to.extents[0] - 1\n",
         "the last row of D is not written",
-        _ANY_GPU,
+        (*_ANY_GPU,),
     ),
     Mutant(
         "simt-in-place-once",
@@ -291,7 +333,10 @@ KERNEL_MUTANTS = (
         "begin = whole(first_m, tile_m), whole(first_n, tile_n)",
         "begin = whole(first_m, tile_m), Int32(0)",
         "columns where tiles overlap add C twice, where C is D",
-        _ANY_GPU,
+        (
+            f"{_CROSSED} -k cute_simt",
+            f"{_FUSED} -k cute_simt",
+        ),
     ),
     Mutant(
         "simt-patch-sync",
@@ -299,7 +344,7 @@ KERNEL_MUTANTS = (
         "        cute.arch.sync_warp()\n        # The patch to device memory",
         "        # The patch to device memory",
         "a patch is read before all lanes have written it: a race",
-        _ANY_GPU,
+        (*_ANY_GPU,),
     ),
     Mutant(
         "simt-gated-columns",
@@ -307,7 +352,10 @@ KERNEL_MUTANTS = (
         "existing = None if existing is None else existing // 2",
         "existing = None if existing is None else (existing - 1) // 2",
         "the last column of a gated result is not written",
-        _ANY_GPU,
+        (
+            f"{_FUSED} -k halves",
+            f"{_CROSSED} -k cute_simt",
+        ),
     ),
     Mutant(
         "stream-flag",
@@ -407,7 +455,7 @@ KERNEL_MUTANTS = (
         "        if k_tiles > 0:  # else this part of K is empty, and nothing has been summed\n",
         "        if k_tiles >= 0:\n",
         "an empty part of K adds what tensor memory held before",
-        _BLACKWELL,
+        (f"{_PAIRS} -k '(130, 64, 64)'",),
     ),
     Mutant(
         "tcgen05-box-reuse",
@@ -431,7 +479,10 @@ KERNEL_MUTANTS = (
         '    cute.arch.fence_proxy("async.shared", space="cta")\n    return x, found\n',
         "    return x, found\n",
         "an answer of the hardware's scheduler is overwritten before it was read",
-        _BLACKWELL,
+        (
+            f"{_PAIRS} -k 'dynamic and float8'",
+            f"{_PAIRS} -k dynamic",
+        ),
     ),
     Mutant(
         "tcgen05-scale-padding",
@@ -439,7 +490,10 @@ KERNEL_MUTANTS = (
         "            stage, phase = take_k_tile(spec, into, sources, whole, stage, phase, ring, free, left)",
         "            stage, phase = take_k_tile(spec, into, sources, whole, stage, phase, ring, free)",
         "NaN in the padding of NVFP4's scales reaches D",
-        _BLOCKS,
+        (
+            f"{_EMULATED}block_scales.py::test_k_may_end_anywhere_in_a_k_tile",
+            *_BLOCKS,
+        ),
     ),
     # -- cutile ------------------------------------------------------------------------------------
     Mutant(
@@ -448,7 +502,7 @@ KERNEL_MUTANTS = (
         "            value = gated(values[step[1]], program[3], 1)",
         "            value = gated(values[step[1]], program[3], 0)",
         "the gate is multiplied by itself",
-        _TILES,
+        _FUSED_TILES,
     ),
     Mutant(
         "cutile-shared-array",
@@ -456,7 +510,7 @@ KERNEL_MUTANTS = (
         "    i1, i0 = min(at[0], x.shape[0] - 1), min(at[1], x.shape[1] - 1)",
         "    i1, i0 = min(at[0], x.shape[0] - 1), at[1]",
         "products of a stack read behind an array that they share",
-        _TILES,
+        _FUSED_TILES,
     ),
     Mutant(
         "cutile-nan-to-integer",
@@ -464,7 +518,7 @@ KERNEL_MUTANTS = (
         "        return ct.where(value == value, near, 0.0).astype(dtype)",
         "        return near.astype(dtype)",
         "NaN becomes any integer instead of 0",
-        _TILES,
+        _FUSED_TILES,
     ),
     Mutant(
         "cutile-largest-edge",
@@ -472,6 +526,6 @@ KERNEL_MUTANTS = (
         "(row < ends[0]) & (column < ends[1])",
         "(row < ends[0]) & (column <= ends[1])",
         "the largest magnitude counts what lies outside of D",
-        _TILES,
+        _FUSED_TILES,
     ),
 )

@@ -24,8 +24,8 @@ class Mutant:
     harm
         What a user would see.
     tests
-        Files or tests, from the root of the tree, the likeliest first: what a default run of
-        these has must find it.
+        Arguments of pytest: files or tests, from the root of the tree, and "-k" with words. They
+        are run one after the other, the likeliest first; a default run of them must find it.
     equivalent
         Why no test can find it, if it does no harm: then it is not run.
     """
