@@ -10,7 +10,7 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference import flat_poison, layouts, strided_view
 
@@ -251,13 +251,16 @@ arrays = st.lists(st.tuples(extents, strides), max_size=3).flatmap(
         st.integers(1000, 1040),
         st.just([e for e, _ in dims]),
         st.just([s for _, s in dims]),
-        st.sampled_from([2, 4, 8]),
+        st.sampled_from([1, 2, 4, 8]),
     )
 )
 
 
 @settings(max_examples=400)
 @given(x=arrays, y=arrays)
+@example(x=(1000, [2], [1], 1), y=(1001, [2], [1], 1))  # the last byte of one, the first of one
+@example(x=(1001, [1], [1], 2), y=(1000, [1], [1], 2))
+@example(x=(1000, [2], [1], 1), y=(1002, [2], [1], 1))  # side by side
 def test_overlap_of_two_arrays_is_told_exactly(x, y):
     assert may_share(x, y) == bool(touched(x) & touched(y))
 

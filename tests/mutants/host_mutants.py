@@ -122,7 +122,7 @@ HOST_MUTANTS = (
         "if x_low == x_high or y_low == y_high or x_high <= y_low + 1 or y_high <= x_low:",
         "an out that shares one byte with an operand is written while it is read",
         (
-            "tests/core/test_operands.py",
+            "tests/core/test_operands.py::test_overlap_of_two_arrays_is_told_exactly",
             "tests/core/test_fused.py",
         ),
     ),
