@@ -243,8 +243,12 @@ class Buffer:
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize(("m", "k"), [(16, 32), (16, 4096)], ids=["short", "split K"])
-def test_what_a_gpu_program_calls_launches_the_planned_kernel(monkeypatch, m, k):
+@pytest.mark.parametrize(
+    ("m", "k", "told"),
+    [(16, 32, ()), (16, 4096, ()), (16, 32, (("alpha", 0.5), ("activation", "relu")))],
+    ids=["short", "split K", "epilogue"],
+)
+def test_what_a_gpu_program_calls_launches_the_planned_kernel(monkeypatch, m, k, told):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     tvm_ffi = pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
@@ -252,21 +256,26 @@ def test_what_a_gpu_program_calls_launches_the_planned_kernel(monkeypatch, m, k)
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-2, 3, shape).astype("f4") for shape in ((m, k), (k, 16)))
     d = np.full((m, 16), np.nan, "f4")
+    beside = {"c": np.arange(16, dtype="f4"), "bias": -np.ones((m, 1), "f4")} if told else {}
     monkeypatch.setattr(calls, "_current", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(tvm_ffi, "get_raw_stream", lambda device: 0)
     with unigemm.emulator.device("sm_90a") as gpu:
         monkeypatch.setattr(calls, "_gpus", lambda: [gpu.index])
         layouts = tuple(calls._layout(x.shape, x.dtype) for x in (a, b, d))
         options = calls.Options("float32", backend="cute_simt")
-        call = calls._planned_call(layouts, options, (), None, 7)
-        arrays = [a, b, d] + [np.zeros(call.workspace, "u1")] * bool(call.workspace)
-        assert len(arrays) == (4 if k > 4000 else 3)
+        lies = tuple(calls._layout(x.shape, x.dtype) for x in beside.values())
+        call = calls._planned_call(layouts, options, (*beside,), None, lies, told, 7)
+        arrays = [a, b, *beside.values(), d] + [np.zeros(call.workspace, "u1")] * bool(
+            call.workspace
+        )
+        assert len(arrays) == (4 if k > 4000 else 3 + len(beside))
         for x in arrays:
-            gpu.see(x, write=x is not a and x is not b)
+            gpu.see(x, write=not any(x is each for each in (a, b, *beside.values())))
         monkeypatch.setitem(calls._CALLS, 7, call)
         calls._run(7, *(Buffer(x, gpu.index) for x in arrays))
         assert gpu.launches
-    np.testing.assert_array_equal(d, a @ b)
+    expected = np.maximum(0.5 * (a @ b) + beside["c"] + beside["bias"], 0) if told else a @ b
+    np.testing.assert_array_equal(d, expected)
 
 
 @pytest.mark.compile

@@ -40,6 +40,13 @@ with jax.default_matmul_precision("highest"):
     theirs = jax.jit(jax.grad(value(jnp.matmul), (0, 1)))(x, w)
 for one, two in zip(ours, theirs, strict=True):
     np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
+bias, c = jnp.linspace(-1, 1, 48, dtype="float32"), jnp.ones((32, 48), "float32")
+fused = lambda x, w, bias: matmul(x, w, alpha=0.5, c=c, beta=2.0, bias=bias, activation="silu")  # noqa: E731
+parts = lambda x, w, bias: jax.nn.silu(0.5 * jnp.matmul(x, w) + 2 * c + bias)  # noqa: E731
+with jax.default_matmul_precision("highest"):
+    for of in (lambda f: f, lambda f: jax.grad(lambda *y: f(*y).sum(), (0, 1, 2))):
+        found, expected = (jax.jit(of(f))(x, w, bias) for f in (fused, parts))
+        jax.tree.map(lambda y, z: np.testing.assert_allclose(y, z, 1e-3, 1e-4), found, expected)
 stack = jnp.stack([x, 2 * x, x + 1])
 np.testing.assert_allclose(jax.vmap(matmul, (0, None))(stack, w), np.matmul(stack, w), atol=1e-3)
 print("right")

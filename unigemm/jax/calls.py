@@ -27,11 +27,13 @@ from ..planning.target import device_target
 from ..problem.canonical import Layout, result_shape
 from ..runtime import options as asked
 from ..runtime.bind import _planned
+from ..runtime.fusion import fusion_for
 from ..runtime.loader import _each_launch
 
 __all__ = ["Options", "on_cpu", "on_cuda"]
 
 _TARGET = "unigemm_matmul"
+Told = tuple[tuple[str, Any], ...]  # numbers and words of an epilogue, by name
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ def on_cpu(
     names = more.get("scales", names)
     shape = result_shape(a.shape, b.shape)
     result = jax.ShapeDtypeStruct(shape, jnp.dtype(options.dtype))
-    multiply = partial(_on_host, options, names, factor)
+    told = more.get("told", ())
+    multiply = partial(_on_host, options, names, factor, told)
     _refuse_now(multiply, a, b, *scales, result)
     # jax-tvm-ffi 0.1.3 has no complex numbers
     if not has_ffi() or any(np.dtype(x.dtype).kind == "c" for x in (a, b, result)):
@@ -136,18 +139,19 @@ def on_cpu(
     given = tuple((x.shape, np.dtype(x.dtype)) for x in (a, b, *scales, result))
     call = _known(
         lambda key: Call(key, 0, partial(_on_buffers, multiply, given)),
-        "cpu", [(shape, dtype.name) for shape, dtype in given], options, names, factor,
+        "cpu", [(shape, dtype.name) for shape, dtype in given], options, names, factor, told,
     )  # fmt: skip
     return jax.ffi.ffi_call(_TARGET, result)(a, b, *scales, key=np.int64(call.key))
 
 
 def _on_host(
-    options: Options, names: tuple[str, ...], factor: float | None, out: Any, *operands: Any
-) -> None:
+    options: Options, names: tuple[str, ...], factor: float | None, told: Told, out: Any,
+    *operands: Any,
+) -> None:  # fmt: skip
     """Multiply NumPy arrays."""
     a, b, *scales = operands
     given: dict[str, Any] = {**asdict(options), "casting": "unsafe"}
-    given |= dict(zip(names, scales, strict=True))
+    given |= dict(told) | dict(zip(names, scales, strict=True))
     if factor is not None and (factor != 1 or not names):
         given["scale_b" if "scale_b" not in given else "scale_a"] = factor
     with np.errstate(all="ignore"):
@@ -197,9 +201,11 @@ def on_cuda(a: Any, b: Any, *scales: Any, options: Options, **more: Any) -> Any:
     _register("gpu")
     names, factor = more.get("scales", ()), more.get("factor")
     layouts = tuple(_layout(x.shape, x.dtype) for x in (a, b, result))
+    told = more.get("told", ())
+    beside = tuple(_layout(x.shape, x.dtype) for x in scales) if factor is None else ()
     call = _known(
-        partial(_planned_call, layouts, options, names, factor),
-        "cuda", layouts, options, names, factor,
+        partial(_planned_call, layouts, options, names, factor, beside, told),
+        "cuda", layouts, options, names, factor, beside, told,
     )  # fmt: skip
     if not call.workspace:
         return jax.ffi.ffi_call(_TARGET, result)(a, b, *scales, key=np.int64(call.key))
@@ -235,12 +241,19 @@ def _planned_call(
     options: Options,
     names: tuple[str, ...],
     factor: float | None,
+    beside: tuple[Layout, ...],
+    told: Told,
     key: int,
 ) -> Call:
     """Plan a product for the GPUs of this process, which are taken to be equal."""
     a, b, d = layouts
     wanted = asked.with_named_backend(asked.Options(**asdict(options), scaled=factor is not None))
     asked.check_options(wanted)
+    fusion = None
+    if told or beside:
+        given = dict(told) | dict(zip(names, beside, strict=True))
+        fusion = fusion_for(given, (a, b, d), lambda x, name: x, None, False, on_host=False)
+        wanted = replace(wanted, epilogue=fusion.epilogue, beside=fusion.layouts)
     gemm = asked.stated(a, b, asked.describe(a, b, None, wanted), wanted)
     launchers = {}
     workspace = 0
@@ -256,13 +269,27 @@ def _planned_call(
             plan, launch = _planned(gemm, target, wanted.backend, index, False)
         workspace = plan.workspace_bytes
         launchers[index] = _each_launch(launch, gemm, a.dtype, d.dtype)
-    scaled = None if factor is None else (names, factor)
-    return Call(key, workspace, partial(_on_gpu, launchers, scaled, bool(workspace)))
+    more = None if fusion is None else (fusion.names, tuple(dict(told)[x] for x in fusion.numbers))
+    taken = partial(_taken, factor, more)
+    return Call(key, workspace, partial(_on_gpu, launchers, names, taken, bool(workspace)))
+
+
+def _taken(
+    factor: float | None,
+    fused: tuple[tuple[str, ...], tuple[float, ...]] | None,
+    at: dict[str, int],
+) -> tuple[float, ...]:
+    """Return what a launcher takes behind the stream, of the addresses of arrays by name."""
+    if fused is not None:
+        names, values = fused
+        return (*(at[name] for name in names), *values)
+    return () if factor is None else (at.get("scale_a", 0), at.get("scale_b", 0), factor)
 
 
 def _on_gpu(
     launchers: dict[int, Callable[..., None]],
-    scaled: tuple[tuple[str, ...], float] | None,
+    names: tuple[str, ...],
+    taken: Callable[[dict[str, int]], tuple[float, ...]],
     has_workspace: bool,
     *buffers: Any,
 ) -> None:
@@ -270,11 +297,7 @@ def _on_gpu(
 
     addresses = [x.data_ptr() for x in buffers]
     workspace = addresses.pop() if has_workspace else 0
-    a, b, *scales, d = addresses
+    a, b, *beside, d = addresses
     device = buffers[0].device
-    more: tuple[float, ...] = ()
-    if scaled is not None:
-        names, factor = scaled
-        at = dict(zip(names, scales, strict=True))
-        more = (at.get("scale_a", 0), at.get("scale_b", 0), factor)
+    more = taken(dict(zip(names, beside, strict=True)))
     launchers[device.index](a, b, d, workspace, tvm_ffi.get_raw_stream(device), *more)

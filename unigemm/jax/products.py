@@ -22,7 +22,7 @@ from ..arrays.dlpack_arrays import refuse_deleted
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import result_shape
 from ..runtime import options as of_calls
-from . import calls, types
+from . import calls, epilogues, types
 
 __all__ = ["matmul"]
 
@@ -52,6 +52,11 @@ def matmul(
     backend: str = "auto",
     scale_a: Any = None,
     scale_b: Any = None,
+    alpha: float | None = None,
+    beta: float | None = None,
+    c: Any = None,
+    bias: Any = None,
+    activation: str | None = None,
 ) -> jax.Array:
     """Multiply two arrays, by the rules of `jax.numpy.matmul`.
 
@@ -71,6 +76,13 @@ def matmul(
         As in `unigemm.matmul`.
     scale_a, scale_b : float or array of one float32, optional
         As in `unigemm.matmul`, of whole operands of float8.
+    alpha, beta : float, optional
+        The result is ``activation(alpha * (a @ b) + beta * c + bias)``, computed by one kernel and
+        rounded once, for float64, float32, float16 and bfloat16. The number 0 leaves its term out.
+    c, bias : array, optional
+        Broadcast to the product's shape.
+    activation : str, optional
+        "relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh".
 
     Returns
     -------
@@ -112,7 +124,17 @@ def matmul(
     )
     rows = a if a.ndim > 1 else a[None, :]
     columns = b if b.ndim > 1 else b[:, None]
-    if scale_a is None and scale_b is None:
+    arrays = {n: _array(x, n) for n, x in (("c", c), ("bias", bias)) if x is not None}
+    told = {"alpha": alpha, "beta": beta, "activation": activation}
+    if arrays or any(x is not None for x in told.values()):
+        asked = epilogues.asked_of(options, a.dtype, arrays, told)
+        if scale_a is not None or scale_b is not None:
+            raise UnsupportedProblem("scales are not taken beside an epilogue; use alpha=")
+        vectors = (a.ndim == 1, b.ndim == 1)
+        beside = (epilogues.laid_out(x, shape, name, vectors) for name, x in arrays.items())
+        compute = _in_parts if a.shape[-1] == 0 else _fused
+        result = compute(asked, *_varying(rows, columns, *beside))
+    elif scale_a is None and scale_b is None:
         result = _plain(*_varying(rows, columns), options=options)
     else:
         result = _scaled(rows, columns, scale_a, scale_b, options)
@@ -230,6 +252,29 @@ def _with_scales(
     return SCALED.bind(*operands, options=options, scales=scales, factor=factor)
 
 
+def _in_parts(asked: epilogues.Asked, *operands: Any) -> Any:
+    return epilogues.in_parts(PRODUCT.bind, asked, *operands)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+@partial(jax.jit, static_argnums=0)
+def _fused(asked: epilogues.Asked, *operands: Any) -> Any:
+    told = {"scales": asked.names, "factor": None, "told": asked.told}
+    return FUSED.bind(*operands, options=asked.options, **told)
+
+
+@_fused.defjvp
+def _fused_jvp(asked: epilogues.Asked, primals: Any, tangents: Any) -> Any:
+    # The tangent is linear in the tangents, so that reverse mode transposes it.
+    _, tangent = jax.jvp(partial(_in_parts, asked), primals, tangents)
+    return _fused(asked, *primals), tangent
+
+
+def _batched_fused(operands: Any, dims: Any, *, options: calls.Options, **more: Any) -> Any:
+    asked = epilogues.Asked(options, more["scales"], more["told"])
+    return jax.vmap(partial(_in_parts, asked), in_axes=dims)(*operands), 0
+
+
 def _shape_of(a: Any, b: Any, *scales: Any, options: calls.Options, **more: Any) -> Any:
     if a.ndim < 2 or b.ndim < 2:
         raise ShapeMismatch(f"{a.shape} @ {b.shape} is no product of matrices; use matmul")
@@ -319,3 +364,5 @@ PRODUCT = _primitive("unigemm_matmul")
 ad.defbilinear(PRODUCT, _of_a, _of_b)
 SCALED = _primitive("unigemm_scaled_matmul")
 ad.primitive_jvps[SCALED] = _no_gradient
+FUSED = _primitive("unigemm_fused_matmul")
+batching.primitive_batchers[FUSED] = _batched_fused

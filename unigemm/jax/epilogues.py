@@ -1,0 +1,126 @@
+"""Products with an epilogue in JAX: one kernel forward, and derivatives of the same in parts."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..arguments import is_one_of, number, shown
+from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from . import calls
+
+__all__ = ["ACTIVATIONS", "Asked", "asked_of", "in_parts", "laid_out"]
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": jax.nn.relu,
+    "relu2": lambda x: jnp.square(jax.nn.relu(x)),
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "silu": jax.nn.silu,
+    "sigmoid": jax.nn.sigmoid,
+    "tanh": jnp.tanh,
+}
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is computed beside a product.
+
+    Attributes
+    ----------
+    options
+        Those of the product.
+    names
+        Of the arrays, "c" and "bias", in their order.
+    told
+        The numbers and words of the epilogue, by their names in `unigemm.matmul`.
+    """
+
+    options: calls.Options
+    names: tuple[str, ...]
+    told: tuple[tuple[str, Any], ...]
+
+
+def asked_of(
+    options: calls.Options, dtype: Any, arrays: dict[str, Any], told: dict[str, Any]
+) -> Asked:
+    """Return what is computed beside a product of operands of a dtype.
+
+    Raises
+    ------
+    UnsupportedDtype, UnsupportedProblem
+        There is no such epilogue.
+    """
+    for name, kind in {"a": dtype, **{name: x.dtype for name, x in arrays.items()}}.items():
+        if kind.name not in _FLOATS:
+            raise UnsupportedDtype(
+                f"{name} is {kind}, and epilogues are for {', '.join(_FLOATS)}; compute it behind "
+                "the product"
+            )
+    found: dict[str, Any] = {}
+    for name in ("alpha", "beta"):
+        value = told[name]
+        if value is None:
+            continue
+        if not isinstance(value, numbers.Real):
+            raise UnsupportedProblem(
+                f"{name} is a {type(value).__name__}, and a kernel is made for a number; pass one, "
+                "or multiply by the array"
+            )
+        found[name] = number(value, name)
+    if "beta" in found and "c" not in arrays:
+        raise UnsupportedProblem("beta= is given and has no meaning here: pass c= as well")
+    activation = told["activation"]
+    if activation is not None:
+        if not is_one_of(activation, ACTIVATIONS):
+            raise UnsupportedProblem(
+                f"activation {shown(activation)} is not known; use one of {', '.join(ACTIVATIONS)}"
+            )
+        found["activation"] = activation
+    return Asked(options, tuple(arrays), tuple(found.items()))
+
+
+def laid_out(x: Any, shape: tuple[int, ...], name: str, vectors: tuple[bool, bool]) -> Any:
+    """Return an array that broadcasts to a product as it does to one of matrices.
+
+    Raises
+    ------
+    ShapeMismatch
+        It does not broadcast to the product's shape.
+    """
+    missing = len(shape) - x.ndim
+    if missing < 0 or any(m not in (1, n) for m, n in zip(x.shape, shape[missing:], strict=True)):
+        raise ShapeMismatch(
+            f"{name} has shape {x.shape}, which does not broadcast to the product's {shape}; its "
+            "dimensions, from the last on, must be equal or 1"
+        )
+    a_is_vector, b_is_vector = vectors
+    if b_is_vector and x.ndim:
+        x = x[..., None]
+    return x[..., None, :] if a_is_vector and x.ndim > 1 else x
+
+
+def in_parts(product: Any, asked: Asked, a: Any, b: Any, *arrays: Any) -> Any:
+    """Compute a product, and by JAX what is beside it, in the accumulator's type: to derive it.
+
+    `product` takes the operands and the options.
+    """
+    wide = "float64" if a.dtype == jnp.float64 else "float32"
+    given, told = dict(zip(asked.names, arrays, strict=True)), dict(asked.told)
+    x = product(a, b, options=replace(asked.options, dtype=wide))
+    if "alpha" in told:
+        x = x * told["alpha"] if told["alpha"] else jnp.zeros_like(x)
+    if "c" in given and told.get("beta") != 0:
+        x = x + told.get("beta", 1.0) * given["c"].astype(wide)
+    if "bias" in given:
+        x = x + given["bias"].astype(wide)
+    if "activation" in told:
+        x = ACTIVATIONS[told["activation"]](x)
+    return x.astype(asked.options.dtype)
