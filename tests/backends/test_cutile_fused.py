@@ -310,6 +310,14 @@ def test_activations_are_right_in_their_tails_and_at_their_limits(kernels, name)
     checked(name, got, FAR_OUT, 2e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int32], ids=["int8", "int32"])
+def test_what_is_no_number_is_zero_in_integers_before_it_is_converted(kernels, dtype):  # noqa: F811
+    values = np.array([[np.nan, 2.5, -3.5, 100.25]], np.float32)
+    with np.errstate(invalid="raise"):  # what a conversion makes of NaN is its own business
+        got = kernels.rounded(values, np.dtype(dtype))
+    np.testing.assert_array_equal(got, [[0, 2, -4, 100]])
+
+
 def test_what_tiles_compute_in_float32_alone_is_left_to_other_backends():
     spec = unigemm.ArraySpec((64, 64), "float64")
     for asked in ({"activation": "gelu"}, {"epilogue": lambda acc: acc // 2.0}):

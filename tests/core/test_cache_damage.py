@@ -438,3 +438,17 @@ def test_quarantine_is_bounded_and_goes_before_any_kernel(tmp_path):
     cache.prune(10_000)
     assert cache.stats().quarantined == 0
     assert len(cache.entries()) == 1
+
+
+@pytest.mark.parametrize("days", [-31, 31])
+def test_what_was_set_aside_long_ago_is_removed_whatever_the_clock(tmp_path, days):
+    (bad,) = fill(tmp_path / "c", "bad")
+    _truncate_meta(bad)
+    with pytest.warns(CacheWarning):
+        assert Cache(tmp_path / "c", []).get(fake_key("bad")) is None
+    (aside,) = (tmp_path / "c" / "quarantine").iterdir()
+    fill(tmp_path / "c", "one")
+    assert aside.exists()
+    os.utime(aside, (time.time() + days * 86400,) * 2)
+    fill(tmp_path / "c", "two")
+    assert not aside.exists()

@@ -568,6 +568,15 @@ def test_plans_with_a_broken_epilogue_are_refused():
         unigemm.Plan.from_dict(data)
 
 
+def test_plans_of_gates_whose_result_lies_before_the_gate_are_refused():
+    a, b = (unigemm.ArraySpec(shape, "float32") for shape in ((5, 7), (7, 6)))
+    data = unigemm.plan(a, b, activation="swiglu", gate_layout="halves").to_dict()
+    assert unigemm.Plan.from_dict(data).problem.epilogue.gate
+    data["problem"]["epilogue"]["result"] = 0  # all columns of the sums
+    with pytest.raises(UnsupportedProblem, match="behind the gate"):
+        unigemm.Plan.from_dict(data)
+
+
 def test_the_examples_of_the_page_about_epilogues_are_right():
     page = Path(__file__).parents[2] / "docs" / "epilogues.md"
     if not page.exists():
