@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import shlex
 
 import pytest
+from _pytest.mark.expression import Expression
 from catalogue import MUTANTS
 from planting import ROOT, Mutant
 
@@ -34,3 +36,10 @@ def test_the_tests_that_should_find_them_exist():
         path, _, test = name.partition(" ")[0].partition("::")
         text = (ROOT / path).read_text(encoding="utf-8")
         assert not test or f"def {test.partition('[')[0]}(" in text, name
+
+
+def test_words_that_choose_tests_are_such_as_pytest_takes():
+    for name in {name for mutant in MUTANTS for name in mutant.tests}:
+        _, *options = shlex.split(name)
+        assert not options or (options[0], len(options)) == ("-k", 2), name
+        Expression.compile(options[1] if options else "any")

@@ -31,6 +31,7 @@ from queue import SimpleQueue
 from catalogue import MUTANTS
 from planting import ROOT, Mutant
 
+_LONGEST_S = 3600.0
 _OPTIONS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider")
 
 
@@ -56,13 +57,17 @@ def copied(into: Path) -> None:
 
 def failing(tree: Path, arguments: str) -> str | None:
     """Return the first test that fails in the tree, or None."""
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", *_OPTIONS, *shlex.split(arguments)],
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-    )
+    try:
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", *_OPTIONS, *shlex.split(arguments)],
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_S,
+        )
+    except subprocess.TimeoutExpired:  # threads that wait for each other, most likely
+        return f"{arguments} (no end)"
     if run.returncode == 0:
         return None
     if failed := re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", run.stdout, re.MULTILINE):
