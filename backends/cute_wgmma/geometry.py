@@ -71,6 +71,8 @@ _OTHER_REGISTERS = 32
 _BESIDE_ROWS = {1: 56, 2: 40}  # where D is stored row by row; by `residents`
 _BESIDE_WGMMA = 26  # beside the sums of one wgmma, of the registers at launch
 _BESIDE_FRAGMENTS = 48
+# What an epilogue makes of sums that are stored from registers lives beside these for a while.
+_FUSED_PART = 0.37  # of a consumer's registers may be sums then: with more ptxas spills
 # By sets of accumulators; the second number where CTAs or slices add up.
 _BESIDE_SETS = {2: (32, 96), 3: (32, 48)}
 # The tensor cores keep 14 bits in sums of float8 products, and cut those of float32 instead of
@@ -273,7 +275,7 @@ def derived(problem: Problem, config: Config) -> Geometry:
     if m < MMA_M or (repacked and 2 * (geo.smem_bytes + _SYSTEM_BYTES) <= _SM_BYTES):
         return geo
     half = replace(geo, residents=2, registers=_registers(consumers, 2))
-    return half if fits_registers(config, half) else geo
+    return half if fits_registers(problem, config, half) else geo
 
 
 def groups_of(schedule: str) -> int:
@@ -388,8 +390,11 @@ def _registers(consumers: int, residents: int) -> tuple[int, int]:
     return {1: (40, 232), 2: (40, 232), 3: (32, 160)}[consumers]
 
 
-def fits_registers(config: Config, geo: Geometry) -> bool:
+def fits_registers(problem: Problem, config: Config, geo: Geometry) -> bool:
     """Whether a CTA's threads have registers enough."""
+    fused = problem.epilogue is not None and not is_adding(config)
+    if fused and geo.store == "direct" and geo.accumulators > _FUSED_PART * geo.registers[1]:
+        return False
     launched = REGISTERS // (geo.residents * geo.threads) // 8 * 8
     wgmma = geo.mma_n // 2 + _BESIDE_WGMMA
     if wgmma > launched:  # ptxas refuses (C7602)

@@ -65,7 +65,7 @@ def unsupported_reason(problem: Problem, config: Config, target: Target) -> str 
     # Not `geometry`, which caches: most configurations that planning asks about are never launched.
     geo = derived(problem, config)
     return (
-        _unsupported_registers(config, geo)
+        _unsupported_registers(problem, config, geo)
         or _unsupported_cluster(config, geo)
         or _unsupported_reduction(config, geo)
         or _unsupported_pipeline(config, geo, target)
@@ -100,8 +100,8 @@ def _unsupported_tile(problem: Problem, config: Config) -> str | None:
     return None
 
 
-def _unsupported_registers(config: Config, geo: Geometry) -> str | None:
-    if not fits_registers(config, geo):
+def _unsupported_registers(problem: Problem, config: Config, geo: Geometry) -> str | None:
+    if not fits_registers(problem, config, geo):
         return f"{geo.held} registers of a thread for its sums and its part of A spill"
     if (geo.fragments or geo.promote) and geo.repeats_m > 2:
         return "a warpgroup loads A, or moves sums, for two blocks of 64 rows at most"

@@ -324,6 +324,21 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(of
 
 
 @pytest.mark.compile
+def test_sums_that_an_epilogue_finishes_before_they_are_stored_do_not_spill():
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    a, b = (
+        unigemm.ArraySpec((4096, 4096), "float32"),
+        unigemm.ArraySpec((4096, 4096), "float32", "F"),
+    )
+    fused = {"bias": unigemm.ArraySpec((4096,), "float32"), "activation": "gelu"}
+    plan = unigemm.plan(a, b, target="h100", precision="tf32", backend="cute_wgmma", **fused)
+    assert made(plan).info.spill_bytes == 0
+    wide = Config((256, 176, 32), (1, 2), 3, (8, 1))
+    assert unsupported_reason(replace(plan.problem, epilogue=None), wide, H200) is None
+    assert "spill" in unsupported_reason(plan.problem, wide, H200)
+
+
+@pytest.mark.compile
 def test_every_store_width_is_compiled_once():
     for out, alignment in product((DType.BFLOAT16, DType.FLOAT32), (2, 4, 8, 16)):
         if alignment >= out.itemsize:
