@@ -333,7 +333,7 @@ def test_sums_that_an_epilogue_finishes_before_they_are_stored_do_not_spill():
     fused = {"bias": unigemm.ArraySpec((4096,), "float32"), "activation": "gelu"}
     plan = unigemm.plan(a, b, target="h100", precision="tf32", backend="cute_wgmma", **fused)
     assert made(plan).info.spill_bytes == 0
-    wide = Config((256, 176, 32), (1, 2), 3, (8, 1))
+    wide = Config((256, 176, 32), (1, 2), 3, (8, 1), schedule="cooperative")
     assert unsupported_reason(replace(plan.problem, epilogue=None), wide, H200) is None
     assert "spill" in unsupported_reason(plan.problem, wide, H200)
 
