@@ -94,7 +94,8 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
     # What a tile needs does not depend on its cluster, whose shape the rule of tiles has seen to.
     alone, group = _without_clusters(size)
     legal = np.array([unsupported_reason(problem, each, target) is None for each in alone])
-    x = x.take(legal[group[x.base]].nonzero()[0])
+    if legal.any():  # else the ranking tells why the first of them cannot run
+        x = x.take(legal[group[x.base]].nonzero()[0])
     spare = np.array([spare_bytes(problem, each) for each in alone])[group[x.base]]
     line = (x.tile_m + x.tile_n) * SWIZZLE_BYTES
     adding = spare_bytes_adding(problem, x.tile_m, x.tile_k)
