@@ -32,14 +32,14 @@ def test_there_are_sixty_mutants_that_do_harm_each_with_a_name():
 
 
 def test_the_tests_that_should_find_them_exist():
-    for name in {name for mutant in MUTANTS for name in mutant.tests}:
+    for name in sorted({name for mutant in MUTANTS for name in mutant.tests}):
         path, _, test = name.partition(" ")[0].partition("::")
         text = (ROOT / path).read_text(encoding="utf-8")
         assert not test or f"def {test.partition('[')[0]}(" in text, name
 
 
 def test_words_that_choose_tests_are_such_as_pytest_takes():
-    for name in {name for mutant in MUTANTS for name in mutant.tests}:
+    for name in sorted({name for mutant in MUTANTS for name in mutant.tests}):
         _, *options = shlex.split(name)
         assert not options or (options[0], len(options)) == ("-k", 2), name
         Expression.compile(options[1] if options else "any")

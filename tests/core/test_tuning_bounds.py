@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import unigemm
 from bench.host import HostDevice
 from unigemm.problem.dtypes import DType
+from unigemm.runtime.request import Request
 from unigemm.tuning import expected
 from unigemm.tuning.intervals import Interval, interval_operations, nearest
 from unigemm.tuning.measure import Workload
@@ -126,7 +127,7 @@ def test_c_that_is_out_is_drawn_anew_for_each_check_and_accumulated_once():
     plan = unigemm.plan(a, b, out, c=out, target="cpu")
     device = HostDevice()
     device.l2_bytes = 1
-    found = call_of(plan, a, b, out, {"c": out}, {}).operands(device)
+    found = call_of(plan, Request(a, b, out, c=out)).operands(device)
     for _ in range(2):
         arrays = found.fresh()
         assert arrays.arguments["c"] is arrays.out
