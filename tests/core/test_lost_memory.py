@@ -52,22 +52,22 @@ CALLS = {
     "function": (with_function, ("a", "b", "y"), {}),
     "results": (matmul, ("a", "b", "out", "more"), {"epilogue": two}),
     "torch.matmul": (operators.matmul, ("a", "b"), {}),
-    "torch.bmm": (operators.bmm, ("a", "b"), {}),
-    "torch.addmm": (operators.addmm, ("c", "a", "b"), {}),
-    "torch.linear": (operators.linear, ("x", "weight", "bias"), {}),
+    "torch.bmm": (operators.bmm, ("input", "mat2"), {}),
+    "torch.addmm": (operators.addmm, ("input", "mat1", "mat2"), {}),
+    "torch.linear": (operators.linear, ("input", "weight", "bias"), {}),
     "torch.linear with an option": (
         operators.linear,
-        ("x", "weight", "bias"),
+        ("input", "weight", "bias"),
         {"precision": "tf32"},
     ),
     "torch.linear with a gate": (
         operators.linear,
-        ("x", "weight", "bias"),
+        ("input", "weight", "bias"),
         {"activation": "swiglu", "gate_layout": "halves"},
     ),
     "torch.linear with an activation": (
         operators.linear,
-        ("x", "weight", "bias"),
+        ("input", "weight", "bias"),
         {"activation": "relu"},
     ),
 }
