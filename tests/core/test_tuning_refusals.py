@@ -16,7 +16,7 @@ from test_tuning_fused import FLOAT8, autotune, multiplied, spec
 import unigemm
 from unigemm.planning.tuned_plans import read
 from unigemm.problem.dtypes import numpy_dtype
-from unigemm.runtime.fusion import NAMES
+from unigemm.runtime import request
 
 NEEDS = {
     "beta": {"c": unigemm.ArraySpec((32, 8), "float32")},
@@ -58,7 +58,7 @@ def test_what_names_no_file_is_refused_before_anything_is_measured(stopwatch):
     all_refused(stopwatch, "file", FILES, "file is .* a str or a pathlib", calibrate)
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES, "scale_a"} - {"epilogue_args"}))
+@pytest.mark.parametrize("name", sorted({*request._OF_EPILOGUE, "scale_a"}))
 def test_an_argument_of_an_epilogue_of_a_wrong_kind_is_refused_in_words(stopwatch, name):
     a, b = arrays(stopwatch.driver)
     for value in ODD:
