@@ -54,6 +54,10 @@ CALLS = {
     "torch.matmul": (operators.matmul, ("a", "b"), {}),
     "torch.bmm": (operators.bmm, ("input", "mat2"), {}),
     "torch.addmm": (operators.addmm, ("input", "mat1", "mat2"), {}),
+    "torch.matmul into out": (operators.matmul, ("a", "b", "out"), {}),
+    "torch.bmm into out": (operators.bmm, ("input", "mat2", "out"), {}),
+    "torch.addmm into out": (operators.addmm, ("input", "mat1", "mat2", "out"), {}),
+    "torch.linear into out": (operators.linear, ("input", "weight", "bias", "out"), {}),
     "torch.linear": (operators.linear, ("input", "weight", "bias"), {}),
     "torch.linear with an option": (
         operators.linear,
@@ -85,7 +89,7 @@ def test_a_storage_that_was_freed_or_shrunk_is_refused_at_every_call(kind, known
     vectors = {"bias": torch.ones(N)}
     for name in names:
         arrays = tensors(*names)
-        if kind == "torch.bmm":
+        if kind.startswith("torch.bmm"):
             arrays = {each: x[None] for each, x in arrays.items()}
         arrays |= {each: vectors[each].clone() for each in vectors if each in names}
         if known:
