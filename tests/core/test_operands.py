@@ -420,7 +420,6 @@ def test_libraries_are_found_among_what_is_imported_and_remembered_by_type(monke
     library = library_of(Fresh(), "a")
     try:
         assert library.name == "somewhere"
-        assert library.foreign
         assert KNOWN[Fresh] is library
     finally:
         del KNOWN[Fresh]
