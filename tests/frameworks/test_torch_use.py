@@ -10,6 +10,9 @@ import unittest
 import warnings
 
 import pytest
+
+# PyTorch's own samples import it, and it refuses once another test has let in Python's distutils.
+import setuptools  # noqa: F401
 from needed import needed
 
 torch = needed("torch")
