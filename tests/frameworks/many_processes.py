@@ -14,13 +14,17 @@ def free_port():
         return probe.getsockname()[1]
 
 
+#: A script takes some seconds. On two cores forced CPU devices of JAX have waited for each other for
+#: ever, twice in some forty runs: such a run is ended, and tried once more.
+_HANGS_S = 150
+
+
 def output_of(path, *arguments):
     """Run a script, and return what it printed; its end must be a good one."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(path), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-W", "ignore", str(path), *map(str, arguments)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_HANGS_S)
+    except subprocess.TimeoutExpired:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_HANGS_S)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
