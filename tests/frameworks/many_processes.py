@@ -14,7 +14,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-#: A script takes some seconds. On two cores forced CPU devices of JAX have waited for each other for
+#: A script takes some seconds. On two cores two CPU devices of JAX have waited for each other for
 #: ever, twice in some forty runs: such a run is ended, and tried once more.
 _HANGS_S = 150
 
