@@ -14,8 +14,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-#: A script takes some seconds. On two cores two CPU devices of JAX have waited for each other for
-#: ever, twice in some forty runs: such a run is ended, and tried once more.
+#: A script takes some seconds. examples/jax_many_gpus.py has hung twice in some forty runs on two
+#: cores, for a reason that is not known yet: such a run is ended, and tried once more.
 _HANGS_S = 150
 
 
