@@ -77,6 +77,22 @@ def pytest_runtest_setup(item):
         torch.manual_seed(0)
 
 
+@pytest.fixture
+def poisoned_workspace(monkeypatch):
+    """What no kernel of the emulator has written in a workspace is not a number."""
+    import numpy as np
+
+    empty = np.empty
+
+    def poisoned(shape, dtype=float, *more, **options):
+        found = empty(shape, dtype, *more, **options)
+        if dtype is np.uint8:
+            found.fill(0xFF)
+        return found
+
+    monkeypatch.setattr(np, "empty", poisoned)
+
+
 def gpu_count():
     from unigemm.planning.target import device_count
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from drawn_shapes import broadcasting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -52,11 +53,7 @@ FORMULAS = {
 @st.composite
 def placed(draw, shape, dtype):
     """Return an array that broadcasts to a shape, in some layout."""
-    kept = tuple(extent if draw(st.booleans()) else 1 for extent in shape)
-    dropped = draw(st.integers(0, len(shape)))
-    while dropped and any(extent != 1 for extent in kept[:dropped]):
-        dropped -= 1
-    own = kept[dropped:]
+    own = draw(broadcasting(shape))
     order = draw(st.sampled_from(["C", "F", "step", "back"]))
     values = random_array(own, dtype)
     if order == "F":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from drawn_shapes import broadcasting
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,11 +23,7 @@ SIZES = st.sampled_from([1, 2, 3, 8, 17, 64, 300])
 @st.composite
 def broadcast(draw, shape, dtype):
     """Return a description of an array that broadcasts to a shape."""
-    own = tuple(extent if draw(st.booleans()) else 1 for extent in shape)
-    dropped = draw(st.integers(0, len(shape)))
-    while dropped and any(extent != 1 for extent in own[:dropped]):
-        dropped -= 1
-    own = own[dropped:]
+    own = draw(broadcasting(shape))
     return SPEC(own, dtype, order=draw(st.sampled_from("CF")))
 
 

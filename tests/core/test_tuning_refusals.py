@@ -58,7 +58,7 @@ def test_what_names_no_file_is_refused_before_anything_is_measured(stopwatch):
     all_refused(stopwatch, "file", FILES, "file is .* a str or a pathlib", calibrate)
 
 
-@pytest.mark.parametrize("name", sorted({*request._OF_EPILOGUE, "scale_a"}))
+@pytest.mark.parametrize("name", sorted({*request.OF_EPILOGUE, "scale_a"}))
 def test_an_argument_of_an_epilogue_of_a_wrong_kind_is_refused_in_words(stopwatch, name):
     a, b = arrays(stopwatch.driver)
     for value in ODD:

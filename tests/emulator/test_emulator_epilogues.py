@@ -29,6 +29,7 @@ from unigemm.problem.dtypes import DType, numpy_dtype
 
 pytestmark = [
     pytest.mark.compile,
+    pytest.mark.usefixtures("poisoned_workspace"),
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
 ARCHITECTURES = {"cute_simt": "sm_90a", "cute_wgmma": "sm_90a", "cute_tcgen05": "sm_100a"}
@@ -40,20 +41,6 @@ DTYPES = {
     "cute_wgmma": [DType.BFLOAT16, DType.FLOAT16, DType.INT8],
     "cute_tcgen05": [DType.BFLOAT16, DType.FLOAT16],
 }
-
-
-@pytest.fixture(autouse=True)
-def poisoned_workspace(monkeypatch):
-    """What no kernel has written there is not a number."""
-    empty = np.empty
-
-    def poisoned(shape, dtype=float, *more, **options):
-        found = empty(shape, dtype, *more, **options)
-        if dtype is np.uint8:
-            found.fill(0xFF)
-        return found
-
-    monkeypatch.setattr(np, "empty", poisoned)
 
 
 @pytest.mark.parametrize("backend", sorted(TARGETS))

@@ -26,25 +26,12 @@ from unigemm.tuning.sweep import Lists, contenders, starts
 
 pytestmark = [
     pytest.mark.compile,
+    pytest.mark.usefixtures("poisoned_workspace"),
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
 # Few SMs: each CTA has several tiles.
 HOPPER = replace(unigemm.named_target("sm_90a"), sm_count=6)
 GPU = {"target": HOPPER}
-
-
-@pytest.fixture(autouse=True)
-def poisoned_workspace(monkeypatch):
-    """What no kernel has written there is not a number."""
-    empty = np.empty
-
-    def poisoned(shape, dtype=float, *more, **options):
-        found = empty(shape, dtype, *more, **options)
-        if dtype is np.uint8:
-            found.fill(0xFF)
-        return found
-
-    monkeypatch.setattr(np, "empty", poisoned)
 
 
 @pytest.mark.parametrize(

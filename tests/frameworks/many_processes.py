@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from functools import partial
 
 
 def free_port():
@@ -21,10 +22,17 @@ _HANGS_S = 150
 
 def output_of(path, *arguments):
     """Run a script, and return what it printed; its end must be a good one."""
-    command = [sys.executable, "-W", "ignore", str(path), *map(str, arguments)]
+    started = partial(
+        subprocess.run,
+        [sys.executable, "-W", "ignore", str(path), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_HANGS_S,
+    )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_HANGS_S)
+        done = started()
     except subprocess.TimeoutExpired:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_HANGS_S)
+        done = started()
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout

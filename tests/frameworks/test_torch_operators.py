@@ -10,6 +10,8 @@ from odd_values import HUGE, ODD, refused
 
 torch = needed("torch")
 
+from transforms import ACTIVATIONS as REFERENCE  # noqa: E402
+
 import unigemm.torch as ut  # noqa: E402
 from unigemm import (  # noqa: E402
     BackendUnavailable,
@@ -27,16 +29,6 @@ from unigemm.torch.operators import OPERATORS  # noqa: E402
 F = torch.nn.functional
 ops = torch.ops.unigemm
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-
-REFERENCE = {
-    "relu": torch.relu,
-    "relu2": lambda x: torch.relu(x) ** 2,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-}
 
 
 def draw(*shape, dtype=torch.float64, grad=False, seed=None):

@@ -80,7 +80,7 @@ def _first(key: Hashable, request: Request) -> Any:
 
 def _whole(request: Request) -> Request:
     """Return a request with its arrays in the one form that each has."""
-    a, b, out, more = as_array(request.a, "a"), as_array(request.b, "b"), request.out, None
+    a, b, out = as_array(request.a, "a"), as_array(request.b, "b"), request.out
     if type(out) is tuple and len(out) == 1:  # as NumPy's ufuncs take it
         out = out[0]
     more = request.epilogue_args

@@ -12,7 +12,7 @@ from ..arrays.library import KNOWN, WRITTEN, Library
 from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
 
-__all__ = ["NAMED", "NONE", "PREFIX", "Request", "known"]
+__all__ = ["NAMED", "NONE", "OF_EPILOGUE", "PREFIX", "Request", "known"]
 
 PREFIX = "epilogue_args."  # of the names of a traced function's arguments
 
@@ -68,7 +68,7 @@ class Request(NamedTuple):
         UnsupportedProblem
             ``epilogue_args`` are no names and values.
         """
-        given = {name: x for name in _OF_EPILOGUE if (x := getattr(self, name)) is not None}
+        given = {name: x for name in OF_EPILOGUE if (x := getattr(self, name)) is not None}
         more = self.epilogue_args
         if more is not None and not isinstance(more, Mapping):
             raise UnsupportedProblem(
@@ -88,10 +88,8 @@ class Request(NamedTuple):
         given = {"scale_a": self.scale_a, "scale_b": self.scale_b}
         found: dict[str, Any] = {}
         for name, x in given.items():
-            if apart and type(x) is tuple and len(x) == 2:
-                found |= {f"{name}[{i}]": each for i, each in enumerate(x)}
-            elif x is not None:
-                found[name] = x
+            if x is not None:
+                found |= _apart(name, x) if apart else {name: x}
         return found
 
     def arrays(self) -> dict[str, Any]:
@@ -101,10 +99,8 @@ class Request(NamedTuple):
             x = getattr(self, name)
             if name == "out":
                 found |= {f"result {i}" if i else name: each for i, each in enumerate(self.results)}
-            elif type(x) is tuple and len(x) == 2:
-                found |= {f"{name}[{i}]": each for i, each in enumerate(x)}
             else:
-                found[name] = x
+                found |= _apart(name, x)
         found |= {name: x for name, x in self.arguments().items() if name.startswith(PREFIX)}
         return {
             name: x
@@ -129,6 +125,13 @@ class Request(NamedTuple):
         return self._replace(**fields)
 
 
+def _apart(name: str, x: Any) -> dict[str, Any]:
+    """Return what a field holds by name: a pair in two."""
+    if type(x) is tuple and len(x) == 2:
+        return {f"{name}[{i}]": each for i, each in enumerate(x)}
+    return {name: x}
+
+
 def _place(name: str) -> tuple[str, Any]:
     """Return the field that holds an array, and its place or key there."""
     if name.startswith(PREFIX):
@@ -144,9 +147,11 @@ _AT = {name: i for i, name in enumerate(_FIELDS)}
 #: The fields that hold arrays, or numbers instead.
 NAMED = _FIELDS[: _AT["dtype"]]
 _FIRST, _LAST = _AT["dtype"], _AT["plan"]  # what is in a key as it is
+_OUT, _C = _AT["out"], _AT["c"]
 _OWN = _AT["epilogue"]
 _MOST_FORMS = 1024
-_OF_EPILOGUE = (
+#: The fields that an epilogue is made of.
+OF_EPILOGUE = (
     *("alpha", "beta", "c", "bias", "activation", "preact_out", "preact", "gate_layout"),
     *("scale_d", "amax_out", "bias_grad_out", "epilogue"),
 )
@@ -227,8 +232,9 @@ def known(
         at, own = read(x)
         places.append(at)
         parts.append(own)
-    if request[3] is not None and request[2] is not None and "c" not in numbered:
-        before = len(request[2]) if form.has_tuples and type(request[2]) is tuple else 1
+    out = request[_OUT]
+    if request[_C] is not None and out is not None and "c" not in numbered:
+        before = len(out) if form.has_tuples and type(out) is tuple else 1
         parts.append(places[2] == places[2 + before])  # whether `out` is added to
     return tuple(parts), arrays, places, numbered
 

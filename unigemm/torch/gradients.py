@@ -20,7 +20,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from ..dynamo import untraced
 from ..errors import UnsupportedProblem
 from .operators import LIBRARY
-from .products import accumulator_dtype
+from .products import FLOAT8, accumulator_dtype
 from .sharding import is_spread, notice
 from .tangents import TANGENTS, through
 
@@ -30,13 +30,12 @@ _ops = torch.ops.unigemm
 _forward_ad = torch.autograd.forward_ad
 _set_fwd_grad_enabled = _forward_ad._set_fwd_grad_enabled
 _transform = torch._C._functorch.peek_interpreter_stack
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def _save(ctx: Any, a: Tensor, b: Tensor, *more: Tensor | None, first: int = 0) -> None:
     """Keep the operands that gradients need: that of one is made of the other."""
     for x in (a, b):
-        if x.dtype in _FLOAT8:
+        if x.dtype in FLOAT8:
             raise UnsupportedProblem(
                 "products of float8 have no gradients; pass x.detach(), or multiply the numbers "
                 "that were quantized"

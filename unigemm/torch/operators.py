@@ -18,7 +18,7 @@ from torch.utils.flop_counter import register_flop_formula
 from ..dynamo import untraced
 from ..errors import DeviceMismatch, UnsupportedDtype
 from . import products
-from .products import check_bmm, check_epilogue, check_gated, check_ranks
+from .products import FLOAT8, check_bmm, check_epilogue, check_gated, check_ranks
 
 __all__ = ["LIBRARY", "OPERATORS"]
 
@@ -48,7 +48,6 @@ OPERATORS = {
 }
 #: Arguments, by place, that are no numbers to be cast: scales.
 _SCALES = {"matmul": (4, 5)}
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -93,7 +92,7 @@ def _shaped(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     )
     if a.device != b.device:
         raise DeviceMismatch(f"a is on {a.device} and b is on {b.device}; move one of them")
-    float8 = a.dtype in _FLOAT8 and b.dtype in _FLOAT8
+    float8 = a.dtype in FLOAT8 and b.dtype in FLOAT8
     if a.dtype != b.dtype and not float8:
         raise UnsupportedDtype(f"a is {a.dtype} and b is {b.dtype}; convert one of them")
     if dtype is None:

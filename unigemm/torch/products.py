@@ -17,6 +17,7 @@ from ..problem.overlap import byte_span
 from .activations import ACTIVATIONS, activation_named, gated_named
 
 __all__ = [
+    "FLOAT8",
     "accumulator_dtype",
     "addmm",
     "bmm",
@@ -39,6 +40,8 @@ __all__ = [
 _is_grad_enabled = torch.is_grad_enabled
 _set_grad_enabled = torch._C._set_grad_enabled
 _forward_ad = torch.autograd.forward_ad
+#: The kinds of float8 that kernels multiply.
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _WIDE = (torch.float64, torch.complex64, torch.complex128)
 _REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 

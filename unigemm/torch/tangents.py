@@ -14,12 +14,11 @@ from torch import Tensor
 
 from ..errors import UnsupportedProblem
 from .activations import activation_named, gated_named
-from .products import accumulator_dtype
+from .products import FLOAT8, accumulator_dtype
 
 __all__ = ["TANGENTS", "through"]
 
 _ops = torch.ops.unigemm
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _Tangents = Sequence[Tensor | None]
 
 
@@ -44,7 +43,7 @@ def _refuse(args: Sequence[Any], tangents: _Tangents) -> None:
     """Refuse what has no derivative: it would be dropped."""
     if any(x is not None for x in tangents[4:]):
         raise UnsupportedProblem("scales of a product have no tangents; pass scale.detach()")
-    if any(isinstance(x, Tensor) and x.dtype in _FLOAT8 for x in args[:2]):
+    if any(isinstance(x, Tensor) and x.dtype in FLOAT8 for x in args[:2]):
         raise UnsupportedProblem(
             "products of float8 have no derivatives; pass x.detach(), or multiply the numbers that "
             "were quantized"
