@@ -61,7 +61,7 @@ def padded(extent, unit):
 def lay_out(shape, turned, batch, shared, dtype, pad, apart=0):
     """Place a stack of matrices, lines at multiples of 16 bytes; batch steps of 0 where shared.
 
-    Matrices lie so many elements apart.
+    `apart` counts the elements between one matrix of a stack and the next.
     """
     unit = 16 // dtype.itemsize
     rows, columns = shape
