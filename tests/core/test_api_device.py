@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from threading import Barrier
 
 import numpy as np
@@ -13,6 +14,7 @@ from reference import Lib, cases, check_case
 
 import unigemm
 from unigemm import api
+from unigemm.errors import UnsupportedProblem
 from unigemm.planning.plan import Plan
 from unigemm.planning.prediction import Candidate, Prediction
 from unigemm.problem.dtypes import INPUTS, DType, numpy_dtype
@@ -69,6 +71,24 @@ def test_a_call_launches_once_on_the_librarys_current_stream(gpu):
     assert (launch.a, launch.b, launch.d) == (a.data.ptr, b.data.ptr, got.data.ptr)
     assert (launch.stream, launch.device) == (0x100, 0)
     assert driver.allocations == [(60, 0, 0x100)]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first", "known"])
+@pytest.mark.parametrize("name", ["a", "b", "out", "bias"])
+def test_memory_that_was_freed_is_refused_at_every_call(gpu, name, known):
+    driver, _ = gpu
+    arrays = {"a": driver.ones((4, 8)), "b": driver.ones((8, 4)), "out": driver.ones((4, 4))}
+    if name == "bias":
+        arrays["bias"] = driver.ones((4,))
+    call = partial(unigemm.matmul, arrays.pop("a"), arrays.pop("b"), **arrays)
+    arrays |= dict(zip("ab", call.args, strict=True))
+    if known and name != "bias":  # which the fake backend does not take
+        call()
+    arrays[name].data.mem.ptr = 0  # what `free` leaves of memory from a pool
+    before = len(driver.launches)
+    with pytest.raises(UnsupportedProblem, match=rf"^{name} .*freed"):
+        call()
+    assert len(driver.launches) == before
 
 
 def test_later_calls_only_launch(gpu):

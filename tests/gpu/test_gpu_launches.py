@@ -73,3 +73,14 @@ def test_operands_beyond_two_to_the_31_elements_are_indexed_right(backend, k):
     expected = a[-200:].double() @ b.double()
     slack = 1e-3 if backend == "cute_simt" else 1e-2
     torch.testing.assert_close(got[-200:].double(), expected, rtol=1e-4, atol=slack)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first", "known"])
+def test_cupy_memory_that_was_freed_by_hand_is_refused(known):
+    cupy = pytest.importorskip("cupy")
+    a, b = cupy.ones((64, 48), "float32"), cupy.ones((48, 33), "float32")
+    if known:
+        unigemm.matmul(a, b)
+    b.data.mem.free()
+    with pytest.raises(unigemm.UnsupportedProblem, match=r"^b .*freed"):
+        unigemm.matmul(a, b)

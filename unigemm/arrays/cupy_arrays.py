@@ -46,6 +46,7 @@ def cupy_library() -> Library:
     def operand(x: Any, name: str) -> Operand:
         dtype = parse_dtype(x.dtype, name)
         pointer = x.data.ptr
+        _check_held(x, name, pointer, x.size)
         strides = element_strides(x.strides, x.shape, dtype, pointer, name)
         device = Device("cuda", x.data.device_id)
         return checked_operand(name, pointer, x.shape, strides, dtype, device)
@@ -65,9 +66,22 @@ def cupy_library() -> Library:
         current_device=cupy.cuda.runtime.getDevice,
         current_stream=lambda index: cupy.cuda.get_current_stream(index).ptr,
         context=_context,
+        hold=_check_held,
         graph_memory=_graph_memory,
         transpose=cupy.transpose,
     )
+
+
+def _check_held(x: Any, name: str, pointer: int, size: int) -> None:
+    """Refuse an array whose memory was given back by hand, as ``x.data.mem.free()`` does.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It was. CuPy's pool may have given the memory to another array.
+    """
+    if size and not x.data.mem.ptr:
+        raise UnsupportedProblem(f"{name} has lost its memory, which was freed; make it again")
 
 
 _LEGACY_STREAMS = (0, 1)  # they cannot be captured, and asking whether they are may fail
