@@ -1,8 +1,9 @@
 """Collect launches that the model did not choose: ``python -m bench.collect --out x.jsonl.xz``.
 
 What a fit is made of, and what claims are judged by. For each problem of ``models:SEED`` (to fit
-to) or ``heldout:SEED`` (to judge by) the planner's best launches, and others, sampled evenly from
-all that the backends offer (see `unigemm.tuning.launch_draw`). Kernels are compiled on all cores;
+to), ``heldout:SEED`` or ``families:SEED`` (to judge by) the planner's best launches, and others,
+sampled evenly from all that the backends offer (see `unigemm.tuning.launch_draw`). Kernels are
+compiled on all cores;
 nothing compiles beside the measuring. Kinds of numbers take turns, so a run that is cut short has
 some of each. Ends by itself after ``--seconds``.
 
@@ -44,6 +45,7 @@ COUNTS = "float8_e4m3fn=40,bfloat16=40,tf32=32,float64=32,float32=28,float16=12,
 BACKENDS = "cute_wgmma,cute_simt,cutile"
 # Operations of a problem at most: some milliseconds of a datacentre's card.
 _MOST_FLOPS = {"float32": 2e11, "float64": 2e11, "tf32": 1e12}
+_MOST_FLOPS_OF_FAMILIES = {"float32": 5e11, "float64": 5e11, "tf32": 1e12}  # some are large
 _LAYOUTS = ("nt", "nn", "tn")
 _SILENT_SECONDS = 60.0  # after which a measuring process hangs
 _START_SECONDS = 120.0
@@ -72,9 +74,12 @@ def problems(suite: str, counts: dict[str, int]) -> list[Todo]:
 
 def _works(suite: str, kind: str) -> Iterator[Workload]:
     dtype, precision = kind_named(kind)
-    most = _MOST_FLOPS.get(kind, 2e12)
+    of_families = suite.startswith("families:")
+    most = (_MOST_FLOPS_OF_FAMILIES if of_families else _MOST_FLOPS).get(kind, 2e12)
     for number, shape in enumerate(sizes_of_models(suite, most)):
         *batch, m, n, k = shape
+        if of_families and batch and dtype.itemsize == 1:
+            continue  # PyTorch has no such stacks to stand beside
         layout = _LAYOUTS[(number + number // len(_LAYOUTS)) % len(_LAYOUTS)]
         if dtype.itemsize == 1:  # what PyTorch multiplies, and models have
             n, k, layout = -(-n // 16) * 16, -(-k // 16) * 16, "nt"
@@ -359,7 +364,7 @@ def dry_run(todo: Iterable[Todo], args: argparse.Namespace) -> None:
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--suite", default="models:1", help="models:SEED, or heldout:SEED")
+    parser.add_argument("--suite", default="models:1", help="or heldout:SEED, families:SEED")
     parser.add_argument("--kinds", default=COUNTS, help="problems of each kind of numbers")
     parser.add_argument("--backend", default=BACKENDS)
     parser.add_argument("--best", type=int, default=8, help="the planner's best launches")

@@ -1,8 +1,8 @@
 """Products as people run them, at random by a seed: of models mostly, and some of each other kind.
 
-Sizes to fit to (``models:SEED``) and sizes to judge by (``heldout:SEED``) share no shape, whatever
-the seeds, and neither has one of the suites: a number made of the shape says which of the two it
-may be of.
+Sizes to fit to (``models:SEED``) and sizes to judge by (``heldout:SEED``, and ``families:SEED``, as
+many of each family) share no shape, whatever the seeds, and neither has one of the suites: a number
+made of the shape says which of the two it may be of.
 """
 
 from __future__ import annotations
@@ -12,12 +12,22 @@ import random
 from collections.abc import Callable, Iterator
 from zlib import crc32
 
-__all__ = ["NAMES", "WIDTHS", "is_held_out", "random_shapes"]
+__all__ = ["FAMILIES", "NAMES", "WIDTHS", "family", "is_held_out", "random_shapes"]
 
 Shape = tuple[int, ...]
 
 #: Whose sizes they are: what a fit may see, and what it may not.
-NAMES = ("models", "heldout")
+NAMES = ("models", "heldout", "families")
+#: Families of shapes, each without those of the families that `family` asks for before it.
+FAMILIES = {
+    "few rows": "M or N is at most 64",
+    "small": "at most 2 x 1024 cubed operations",
+    "ordinary": "at most 2 x 4096 cubed",
+    "large": "more than those",
+    "large K": "K is at least eight times M and N",
+    "odd": "a side is no multiple of eight (M below eight is not odd)",
+    "stacks": "several products of one size in a call",
+}
 #: N and K of the linear layers of models.
 WIDTHS = (
     *(768, 896, 1024, 1152, 1280, 1536, 1792, 2048, 2304, 2560, 2880, 3072),
@@ -25,6 +35,7 @@ WIDTHS = (
     *(9216, 10240, 11008, 12288, 13824, 14336, 16384, 17920, 18432, 18944, 24576, 28672),
 )
 _MOST_TOKENS = 16384
+_MOST_ROWS = 30000  # of large products
 _HELD_OUT_OF = 4  # a quarter of all shapes
 
 
@@ -33,10 +44,28 @@ def is_held_out(shape: Shape) -> bool:
     return crc32("x".join(map(str, shape)).encode()) % _HELD_OUT_OF == 0
 
 
-def random_shapes(name: str, seed: int, known: frozenset[Shape] = frozenset()) -> Iterator[Shape]:
+def family(shape: Shape) -> str:
+    """Return which of `FAMILIES` a product of shape (M, N, K) or (L, M, N, K) is of."""
+    *batch, m, n, k = shape
+    if batch and batch[0] > 1:
+        return "stacks"
+    if any(side % 8 for side in (n, k)) or (m > 8 and m % 8):
+        return "odd"
+    if min(m, n) <= 64:
+        return "few rows"
+    if k >= 8 * max(m, n):
+        return "large K"
+    products = m * n * k
+    return "small" if products <= 1024**3 else "ordinary" if products <= 4096**3 else "large"
+
+
+def random_shapes(
+    name: str, seed: int, known: frozenset[Shape] = frozenset(), most_flops: float = math.inf
+) -> Iterator[Shape]:
     """Yield shapes without end, (M, N, K) or (L, M, N, K), none of them twice.
 
     Two of three are of models; skinny, deep, odd, small and batched ones take turns for the rest.
+    Those of "families" are of each family in turn.
 
     Parameters
     ----------
@@ -46,14 +75,19 @@ def random_shapes(name: str, seed: int, known: frozenset[Shape] = frozenset()) -
         The same one draws the same shapes.
     known
         Shapes not to draw.
+    most_flops
+        Operations of a product, 2 L M N K, at most.
     """
     rng, seen = random.Random(f"{name}:{seed}"), set(known)
+    if name == "families":
+        yield from _in_turn(rng, seen, most_flops)
     while True:
         for other in (_skinny, _deep, _odd, _small, _batched):
             for draw in (_model, _model, other):
                 shape = _fresh(draw, rng, seen, name == "heldout")
                 seen.add(shape)
-                yield shape
+                if 2 * math.prod(shape) <= most_flops:
+                    yield shape
 
 
 def _fresh(
@@ -63,6 +97,16 @@ def _fresh(
         shape = draw(rng)
         if shape not in seen and is_held_out(shape) == held_out:
             return shape
+
+
+def _in_turn(rng: random.Random, seen: set[Shape], most_flops: float) -> Iterator[Shape]:
+    while True:
+        for name, draw in _DRAWS.items():
+            shape = _fresh(draw, rng, seen, held_out=True)
+            while family(shape) != name or 2 * math.prod(shape) > most_flops:
+                shape = _fresh(draw, rng, seen, held_out=True)
+            seen.add(shape)
+            yield shape
 
 
 def _tokens(rng: random.Random) -> int:
@@ -111,6 +155,28 @@ def _batched(rng: random.Random) -> Shape:
 def _between(rng: random.Random, least: int, most: int) -> int:
     """Draw a number evenly by its logarithm."""
     return min(most, max(least, round(math.exp(rng.uniform(math.log(least), math.log(most))))))
+
+
+def _rows_of_model(least: int, most: int) -> Callable[[random.Random], Shape]:
+    """Return what draws a layer of a model, and M from a range evenly by its logarithm."""
+
+    def draw(rng: random.Random) -> Shape:
+        m = _between(rng, least, most)
+        return m if m < 8 else _eights(m), rng.choice(WIDTHS), rng.choice(WIDTHS)
+
+    return draw
+
+
+#: What draws a shape of each family; a draw of another family is thrown away.
+_DRAWS: dict[str, Callable[[random.Random], Shape]] = {
+    "few rows": _rows_of_model(1, 64),
+    "small": _small,
+    "ordinary": _rows_of_model(65, 4096),
+    "large": _rows_of_model(1024, _MOST_ROWS),
+    "large K": _deep,
+    "odd": _odd,
+    "stacks": _batched,
+}
 
 
 def _eights(value: int) -> int:

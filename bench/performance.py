@@ -2,10 +2,12 @@
 
 It reads the launches in ``data/*.jsonl.xz``, plans each of their problems as it is planned today,
 and looks the pick up among the launches: what nobody has measured is left out and counted. Files
-whose name has "heldout" in it hold what nothing was fitted to, and stand apart. ``data/host*.json``
-of `bench.run`, ``data/ladder*.json`` of `bench.ladder`, and ``data/quoted.json``, which holds what
-the notes tell without their launches, make the rest. ``data/origins.json`` says at which commits
-the files were measured. Needs no GPU, but matplotlib, and about a minute.
+whose name has "heldout" in it hold what nothing was fitted to, and stand apart; where it has
+"families" too, they hold one launch for each problem, the pick of then, and come first.
+``data/host*.json`` of `bench.run`, ``data/ladder*.json`` of `bench.ladder`, and
+``data/quoted.json``, which holds what the notes tell without their launches, make the rest.
+``data/origins.json`` says at which commits the files were measured. Needs no GPU, but matplotlib,
+and about a minute.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import argparse
 import json
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files as files_of
@@ -23,6 +25,7 @@ from typing import Any
 
 from bench.command import command
 from bench.measured import DATA, Launch, by_product, files, launches
+from bench.model_sizes import FAMILIES, family
 from bench.performance_page import Facts, kinds_of, page, short
 from bench.performance_plots import draw_ladder, draw_ratios, draw_roofline
 from unigemm.planning.plan import Plan
@@ -50,6 +53,8 @@ class Measured:
         The most that a launch of it had: cuBLAS's time over the launch's.
     plan
         Today's plan; None if that launch was not measured.
+    pick
+        The backend and the tile of the launch whose time follows.
     us, ratio
         Its time, and cuBLAS's over it.
     """
@@ -60,6 +65,7 @@ class Measured:
     held_out: bool
     best: float
     plan: Plan | None = None
+    pick: str = ""
     us: float = 0.0
     ratio: float = 0.0
 
@@ -71,13 +77,31 @@ class Measured:
 
     @property
     def family(self) -> str:
-        """Which shapes it belongs to, see `family`."""
-        return family(self.extents)
+        """Which shapes it belongs to, see `bench.model_sizes.family`."""
+        e = self.extents
+        return family((e.batch, e.m, e.n, e.k))
 
     @property
     def name(self) -> str:
         """Its sizes and layout."""
         return f"{self.extents} {self.problem.layout}"
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """The picks of ``families:SEED`` on a card, as they were when the file was measured.
+
+    Attributes
+    ----------
+    file, card
+        The file of launches, and the device's name.
+    problems
+        Each with its pick, whatever today's is.
+    """
+
+    file: str
+    card: str
+    problems: Sequence[Measured]
 
 
 @dataclass
@@ -90,30 +114,6 @@ class Counted:
     alone: int = 0  # without a time of cuBLAS beside them
     problems: int = 0
     fitted: bool = True  # the cost model has seen it
-
-
-def family(extents: Extents) -> str:
-    """Return which family of shapes a product belongs to: the first that fits."""
-    m, n, k = extents.m, extents.n, extents.k
-    if extents.batch > 1:
-        return "stacks"
-    if any(side % 8 for side in (n, k)) or (m > 8 and m % 8):
-        return "odd"
-    if min(m, n) <= 64:
-        return "few rows"
-    if k >= 8 * max(m, n):
-        return "large K"
-    return "small" if extents.flops <= 2 * 1024**3 else "large"
-
-
-FAMILIES = {
-    "few rows": "M or N is at most 64",
-    "small": "at most 2 x 1024 cubed operations",
-    "large": "more than those",
-    "large K": "K is at least eight times M and N",
-    "odd": "a side is no multiple of eight (M below eight is not odd)",
-    "stacks": "several products of one size in a call",
-}
 
 
 def planned(product: Launch) -> Plan | None:
@@ -142,10 +142,27 @@ def measured(found: Iterable[Launch], held_out: bool) -> list[Measured]:
         problem = Measured(first.problem, first.extents, first.target.name, held_out, best)
         plan = planned(first)
         timed = ratios.get((plan.backend, plan.config)) if plan else None
-        if timed is not None:
-            problem = replace(problem, plan=plan, us=timed[0], ratio=timed[1])
+        if plan and timed:
+            us, ratio = timed
+            problem = replace(problem, plan=plan, pick=_named(plan), us=us, ratio=ratio)
         problems.append(problem)
     return problems
+
+
+def fresh(path: Path) -> Fresh:
+    """Return what a file of ``families:SEED`` holds, in which each problem has its pick alone."""
+    problems = []
+    for of_product in by_product(each for each in launches([path]) if each.cublas_us):
+        (pick,) = of_product
+        ratio = (pick.cublas_us or 0.0) / pick.us
+        of = Measured(pick.problem, pick.extents, pick.target.name, True, ratio)
+        problems.append(replace(of, pick=_named(pick), us=pick.us, ratio=ratio))
+    return Fresh(path.name, problems[0].card, problems)
+
+
+def _named(launch: Launch | Plan) -> str:
+    config = launch if isinstance(launch, Plan) else launch.config
+    return f"{launch.backend} {'x'.join(map(str, config.tile))}"
 
 
 def counted(path: Path) -> Counted:
@@ -191,6 +208,7 @@ def main() -> None:
         commit(),
         ladders=ladders(args.data),
         hosts={path.name: _read(path) for path in sorted(args.data.glob("host*.json"))},
+        fresh=[fresh(path) for path in files(True, args.data) if "families" in path.name],
     )
     args.out.write_text(page(replace(facts, pictures=drawn(facts, args.out))))
     print(args.out)

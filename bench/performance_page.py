@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bench.model_sizes import FAMILIES
 from bench.report import geometric_mean
 
 if TYPE_CHECKING:
-    from bench.performance import Counted, Measured
+    from bench.performance import Counted, Fresh, Measured
 
 _WORST = 12
 #: The order of the rows.
@@ -44,6 +45,8 @@ class Facts:
         What `bench.ladder` and `bench.run` have written, by the file's name.
     pictures
         The pictures that were drawn, by what they show.
+    fresh
+        Picks of ``families:SEED``, by the file.
     """
 
     found: Sequence[Measured]
@@ -55,6 +58,7 @@ class Facts:
     ladders: Mapping[str, Any] = field(default_factory=dict)
     hosts: Mapping[str, Any] = field(default_factory=dict)
     pictures: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    fresh: Sequence[Fresh] = ()
 
 
 def kinds_of(found: Iterable[Measured]) -> list[str]:
@@ -72,6 +76,7 @@ def page(facts: Facts) -> str:
     """Return the page."""
     parts = [
         _INTRODUCTION,
+        *_fresh(facts),
         _held_out(facts),
         _fitted(facts),
         _worst(facts),
@@ -93,6 +98,13 @@ and a pick that nobody has measured is left out, and counted. The fastest launch
 problems, those too whose pick was left out, and so may be below the picks'. Other cards were not at
 hand. What was learned on the way is in the [measurements](../bench/NOTES.md) and the
 [lab notes](lab-notes/README.md)."""
+
+_FRESH = """## Fresh problems, as many of each family
+
+Shapes drawn by a seed that no fit, no tile and no sweep had seen, the same number for each family.
+What the planner picked was measured, and nothing else was tried: every pick counts. The mean of a
+kind is that of its families' means, so that no family weighs more than another. The families, the
+first that fits: """
 
 _HELD_OUT = """## Shapes that nothing was fitted to
 
@@ -153,9 +165,7 @@ def _by_family(found: Sequence[Measured], families: Iterable[str]) -> str:
     for kind in kinds_of(found):
         cells = [kind]
         for name in names:
-            some = [x.ratio for x in found if (x.kind, x.family) == (kind, name)]
-            mean = f"{geometric_mean(some):.2f} / {min(some):.2f} ({len(some)})" if some else ""
-            cells.append(mean)
+            cells.append(_cell([x.ratio for x in found if (x.kind, x.family) == (kind, name)]))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -184,6 +194,38 @@ def _of_cards(facts: Facts, held_out: bool) -> list[str]:
     return parts
 
 
+def _fresh(facts: Facts) -> list[str]:
+    if not facts.fresh:
+        return []
+    parts = [_FRESH + "; ".join(f"*{name}*: {what}" for name, what in FAMILIES.items()) + "."]
+    for each in facts.fresh:
+        measured_at = facts.origins.get(each.file, {}).get("commits", "not noted")
+        parts.append(f"### {short(each.card)}, {measured_at}: {len(each.problems)} problems")
+        parts.append(_by_mean_of_families(each.problems))
+    return ["\n\n".join(parts)]
+
+
+def _by_mean_of_families(problems: Sequence[Measured]) -> str:
+    names = [name for name in FAMILIES if any(x.family == name for x in problems)]
+    lines = [f"| mean / worst (problems) | families' mean | {' | '.join(names)} |"]
+    lines.append("|---" * (2 + len(names)) + "|")
+    for kind in kinds_of(problems):
+        cells, means = [], []
+        for name in names:
+            some = [x.ratio for x in problems if (x.kind, x.family) == (kind, name)]
+            cells.append(_cell(some))
+            means += [geometric_mean(some)] if some else []
+        row = [_beside(kind), f"**{geometric_mean(means):.3f}**", *cells]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _cell(ratios: Sequence[float]) -> str:
+    if not ratios:
+        return ""
+    return f"{geometric_mean(ratios):.2f} / {min(ratios):.2f} ({len(ratios)})"
+
+
 def _held_out(facts: Facts) -> str:
     parts = [_HELD_OUT, *_of_cards(facts, held_out=True)]
     quoted = facts.quoted.get("heldout")
@@ -208,18 +250,19 @@ def _fitted(facts: Facts) -> str:
 def _worst(facts: Facts) -> str:
     parts = [_WORST_OF_ALL]
     for held_out, what in ((True, "nothing was fitted to"), (False, "the models were fitted to")):
-        found = [(x, x.plan) for x in facts.found if x.held_out == held_out and x.plan]
+        found = [x for x in facts.found if x.held_out == held_out and x.plan]
+        if held_out:
+            found += [x for each in facts.fresh for x in each.problems]
         if not found:
             continue
         lines = [
             f"| Shapes that {what} | | card | ratio | fastest measured | us | pick |",
             "|---|---|---|---|---|---|---|",
         ]
-        for x, plan in sorted(found, key=lambda each: each[0].ratio)[:_WORST]:
-            pick = f"{plan.backend} {'x'.join(map(str, plan.tile))}"
+        for x in sorted(found, key=lambda each: each.ratio)[:_WORST]:
             ratios = f"{x.ratio:.3f} | {x.best:.3f} | {x.us:.1f}"
             lines.append(
-                f"| {x.name} | {x.kind} | {short(x.card).split()[0]} | {ratios} | {pick} |"
+                f"| {x.name} | {x.kind} | {short(x.card).split()[0]} | {ratios} | {x.pick} |"
             )
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

@@ -109,6 +109,7 @@ FIRST = (
 
 
 _RANDOM = 24  # shapes of a random suite
+_SEEDED = " and ".join(f"{name}:SEED" for name in NAMES)
 
 
 def shapes_of(suite: str) -> tuple[tuple[int, ...], ...]:
@@ -121,20 +122,18 @@ def shapes_of(suite: str) -> tuple[tuple[int, ...], ...]:
     if name in NAMES and seed.isdecimal():
         return tuple(islice(sizes_of_models(suite), _RANDOM))
     if suite not in SUITES:
-        known = f"{', '.join(SUITES)}, random:SEED, models:SEED and heldout:SEED"
+        known = f"{', '.join(SUITES)}, random:SEED, {_SEEDED}"
         raise UnsupportedProblem(f"no suite {suite!r}; choose from {known}")
     return SUITES[suite]
 
 
 def sizes_of_models(suite: str, most_flops: float = 2e12) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of ``models:SEED`` or ``heldout:SEED`` without end; none is of a suite."""
+    """Yield the shapes of ``models:SEED`` (see `bench.model_sizes.NAMES`); none is of a suite."""
     name, _, seed = suite.partition(":")
     if name not in NAMES or not seed.isdecimal():
-        raise UnsupportedProblem(f"no sizes {suite!r}; name models:SEED or heldout:SEED")
+        raise UnsupportedProblem(f"no sizes {suite!r}; name one of {_SEEDED}")
     known = frozenset(shape for shapes in SUITES.values() for shape in shapes)
-    for shape in random_shapes(name, int(seed), known):
-        if 2 * math.prod(shape) <= most_flops:
-            yield shape
+    yield from random_shapes(name, int(seed), known, most_flops)
 
 
 def _random_shapes(seed: int, count: int = _RANDOM) -> tuple[tuple[int, ...], ...]:

@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench import collect
-from bench.model_sizes import WIDTHS, is_held_out
+from bench.model_sizes import FAMILIES, WIDTHS, family, is_held_out
 from bench.suites import SUITES, shapes_of
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.registry import backend_named
@@ -41,11 +41,23 @@ def offered(m=384, n=5120, k=2880, dtype=DType.BFLOAT16):
 
 def test_what_a_fit_sees_is_never_judged_by_whatever_the_seeds():
     fitted = {shape for seed in range(40) for shape in shapes_of(f"models:{seed}")}
-    judged = {shape for seed in range(40) for shape in shapes_of(f"heldout:{seed}")}
+    judged = {
+        shape
+        for seed in range(40)
+        for name in ("heldout", "families")
+        for shape in shapes_of(f"{name}:{seed}")
+    }
     assert len(fitted) > 500 < len(judged)
     assert not any(is_held_out(x) for x in fitted)
     assert all(is_held_out(x) for x in judged)
     assert not (fitted | judged) & {shape for shapes in SUITES.values() for shape in shapes}
+
+
+def test_families_have_the_same_number_of_shapes():
+    shapes = shapes_of("families:3")[:21]
+    assert [family(shape) for shape in shapes] == [*FAMILIES] * 3
+    few = collect.problems("families:3", {"float8_e4m3fn": 12})
+    assert not any(todo.work.batch > 1 for todo in few)  # PyTorch has none to stand beside
 
 
 def test_sizes_of_models_are_drawn_anew_by_a_seed():
@@ -55,7 +67,7 @@ def test_sizes_of_models_are_drawn_anew_by_a_seed():
     layers = [shape for shape in first if len(shape) == 3 and {*shape[1:]} <= {*WIDTHS}]
     assert len(layers) > len(first) / 2
     for wrong in ("models", "models:x", "heldout:-1"):
-        with pytest.raises(UnsupportedProblem, match="models:SEED and heldout:SEED"):
+        with pytest.raises(UnsupportedProblem, match="heldout:SEED and families:SEED"):
             shapes_of(wrong)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.measured import DATA, files, launches
-from bench.performance import counted, family, fitted_files, measured
+from bench.model_sizes import family
+from bench.performance import counted, fitted_files, fresh, measured
 from bench.performance_page import Facts, page
 from unigemm.problem.dtypes import DType
-from unigemm.problem.problem import Extents
 from unigemm.tuning.measure import Workload
 from unigemm.tuning.sweep import planned
 
@@ -89,18 +90,39 @@ def test_a_fit_sees_no_file_that_is_held_out(data):
 
 
 @pytest.mark.parametrize(
-    ("extents", "name"),
+    ("shape", "name"),
     [
-        (Extents(1, 4096, 4096), "few rows"),
-        (Extents(1023, 1025, 1027), "odd"),
-        (Extents(256, 256, 65536), "large K"),
-        (Extents(4096, 4096, 4096), "large"),
-        (Extents(1024, 1024, 1024), "small"),
-        (Extents(64, 128, 128, 8), "stacks"),
+        ((1, 4096, 4096), "few rows"),
+        ((1023, 1025, 1027), "odd"),
+        ((256, 256, 65536), "large K"),
+        ((4104, 4096, 4096), "large"),
+        ((4096, 4096, 4096), "ordinary"),
+        ((1024, 1024, 1024), "small"),
+        ((1, 1024, 1024, 1024), "small"),
+        ((8, 64, 128, 128), "stacks"),
     ],
 )
-def test_a_shape_has_one_family(extents, name):
-    assert family(extents) == name
+def test_a_shape_has_one_family(shape, name):
+    assert family(shape) == name
+
+
+def test_fresh_picks_count_as_they_were_measured_and_families_weigh_the_same(tmp_path):
+    path = tmp_path / "h200_heldout_families5.jsonl.xz"
+    few = Workload(16, 4096, 4096, DType.BFLOAT16, "nt")
+    records = [
+        launch(FIRST, 1, 10.0, 8.0),  # no pick of today
+        launch(replace(FIRST, m=520), 0, 10.0, 8.0),
+        launch(few, 0, 10.0, 20.0),
+    ]
+    with lzma.open(path, "wt") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+    text = page(Facts([], [], {}, {}, {}, "abc1234", fresh=[fresh(path)]))
+    assert "| **1.265** | 2.00 / 2.00 (1) | 0.80 / 0.80 (2) |" in text  # (2.0 * 0.8) ** 0.5
+    assert "H200, not noted: 3 problems" in text
+    with lzma.open(path, "at") as file:
+        file.write(json.dumps(launch(few, 1, 9.0, 20.0)) + "\n")
+    with pytest.raises(ValueError, match="too many"):  # which of the two was picked?
+        fresh(path)
 
 
 def test_what_is_told_of_a_file_of_launches_leads_somewhere():
