@@ -119,7 +119,9 @@ class Counted:
 def planned(product: Launch) -> Plan | None:
     """Return today's plan of a launch's problem; None where it is planned as another one."""
     problem, e = product.problem, product.extents
-    if problem.scaled or problem.blocks or problem.batch_invariant or problem.epilogue:
+    if problem != Problem(
+        problem.a, problem.b, problem.d, problem.precision, problem.deterministic
+    ):
         return None
     layout = ("n" if problem.a.major == "k" else "t") + ("n" if problem.b.major == "n" else "t")
     work = Workload(

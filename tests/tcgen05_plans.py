@@ -23,6 +23,7 @@ from unigemm.planning.target import Target, named_target
 from unigemm.problem.block_scales import block_scales
 from unigemm.problem.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.problem.problem import Extents, MatrixType, Problem, ScaleOrder
+from unigemm.problem.scales import PER_TENSOR
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 TYPES = [dtype for dtype in INPUTS if dtype is not DType.FLOAT64]
@@ -38,7 +39,8 @@ def problem_of(
     b = MatrixType(dtype, {"n": "n", "t": "k", "s": "strided"}[layout[1]], alignment)
     out = out or output_dtypes(dtype)[0]
     precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
-    return Problem(a, b, MatrixType(out, d_major, d_alignment), precision, scaled=scaled)
+    scales = PER_TENSOR if scaled else None
+    return Problem(a, b, MatrixType(out, d_major, d_alignment), precision, scales=scales)
 
 
 def with_config(plan, config):
@@ -162,7 +164,8 @@ def _problem(types, layout, orders, d, scaled=False, alignments=(16, 16), stride
     precision = "tf32" if types[0] is DType.FLOAT32 else "ieee"
     of_scales = DType.FLOAT8_E4M3FN if types[0] is PAIRS_OF_4 else DType.FLOAT8_E8M0FNU
     blocks = block_scales(of_scales, *orders) if orders else None
-    return Problem(a, b, d, precision, scaled=scaled, blocks=blocks)
+    scales = PER_TENSOR if scaled else None
+    return Problem(a, b, d, precision, scales=scales, blocks=blocks)
 
 
 def _majors(layout):

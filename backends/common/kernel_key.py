@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict
 from functools import cache
 from importlib import import_module
 from math import ceil
@@ -12,7 +13,9 @@ from unigemm.errors import BackendUnavailable
 from unigemm.planning.config import Config
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.epilogue import Epilogue
+from unigemm.problem.groups import Groups
 from unigemm.problem.problem import BlockScales, Extents, Problem
+from unigemm.problem.scales import PER_TENSOR, Scales
 
 __all__ = [
     "COMMON_CODE_FILES",
@@ -166,7 +169,10 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         **_parameters(config),
         # How many threads share the parts depends on the size of D, but where no M may change sums.
         "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),
+        # What most kernels have not is named only where there is one.
         **({"epilogue": _plain(problem.epilogue)} if problem.epilogue else {}),
+        **({"scales": _plain(problem.scales)} if problem.scales not in (None, PER_TENSOR) else {}),
+        **({"groups": _plain(problem.groups)} if problem.groups else {}),
         # Under its older name, and only where there is one: so compiled kernels are still found.
         **(
             {"strips": [_of_remainder(each) for each in config.remainder]}
@@ -176,11 +182,11 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
     }
 
 
-def _plain(epilogue: Epilogue) -> dict[str, Any]:
-    """Return an epilogue as plain data."""
+def _plain(part: Epilogue | Scales | Groups) -> dict[str, Any]:
+    """Return a part of a problem as plain data: all fields, those that JSON left out, too."""
     import msgspec
 
-    return msgspec.to_builtins(epilogue)
+    return msgspec.to_builtins(asdict(part))
 
 
 def _of_remainder(config: Config) -> dict[str, Any]:

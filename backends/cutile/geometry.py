@@ -97,8 +97,9 @@ def kernel_problem(problem: Problem) -> Problem:
         problem.b,
         MatrixType(d.dtype, d.major, alignment),
         precision,
-        scaled=problem.scaled,
+        scales=problem.scales,
         epilogue=problem.epilogue,
+        groups=problem.groups,
     )
 
 

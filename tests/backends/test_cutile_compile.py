@@ -31,6 +31,7 @@ from unigemm.planning.target import named_target
 from unigemm.problem.canonical import Layout, canonical
 from unigemm.problem.dtypes import FLOAT8, DType, output_dtypes
 from unigemm.problem.problem import MatrixType
+from unigemm.problem.scales import PER_TENSOR
 
 pytestmark = [
     pytest.mark.compile,
@@ -46,8 +47,8 @@ def every_plan(arch, problems=None):
     for problem in problems or taken(target):
         for out in output_dtypes(problem.a.dtype):
             for alignment in (16, out.itemsize):
-                for scaled in (False, True) if problem.a.dtype in FLOAT8 else (False,):
-                    whole = replace(problem, d=MatrixType(out, "n", alignment), scaled=scaled)
+                for scales in (None, PER_TENSOR) if problem.a.dtype in FLOAT8 else (None,):
+                    whole = replace(problem, d=MatrixType(out, "n", alignment), scales=scales)
                     for config in offered(whole, target):
                         yield Plan("cutile", config, whole, EXTENTS, target)
 

@@ -17,6 +17,7 @@ from unigemm.errors import BackendUnavailable, UnigemmError
 from unigemm.planning.plan import Plan
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import MatrixType
+from unigemm.problem.scales import PER_TENSOR
 
 
 class Recorder:
@@ -76,7 +77,7 @@ def test_a_launch_passes_each_argument_in_its_own_bytes(monkeypatch):
 
 def test_scales_reach_the_kernel_as_addresses_extents_and_bits(monkeypatch):
     gemm = replace(gemm_of(16, 16, 64, dtype=DType.FLOAT8_E4M3FN))
-    problem = replace(gemm.problem, scaled=True, d=MatrixType(DType.FLOAT32, "n", 16))
+    problem = replace(gemm.problem, scales=PER_TENSOR, d=MatrixType(DType.FLOAT32, "n", 16))
     plan = Plan("cutile", plan_of(tile=(64, 64, 128)).config, problem, gemm.extents, H200)
     (call,) = calls(plan, gemm)
     driver = Recorder(monkeypatch)

@@ -11,12 +11,14 @@ from unigemm.planning.backend import Backend, unsupported_by
 from unigemm.planning.config import Config
 from unigemm.planning.planner import choose
 from unigemm.planning.prediction import Candidate, Prediction, Rejection
-from unigemm.planning.registry import BUILTIN, backend_named
+from unigemm.planning.registry import BUILTIN, backend_named, backend_names
 from unigemm.planning.size_buckets import resized, size_class
 from unigemm.planning.target import CPU, named_target
 from unigemm.planning.validation import checked
 from unigemm.problem.dtypes import DType
+from unigemm.problem.groups import Groups
 from unigemm.problem.problem import BlockScales, Extents, MatrixType, Problem
+from unigemm.problem.scales import PER_TENSOR, OperandScales, Scales
 
 ROWS = MatrixType(DType.FLOAT32, "k", 16)
 PRODUCT = (Problem(ROWS, replace(ROWS, major="n"), replace(ROWS, major="n")), Extents(96, 64, 32))
@@ -139,7 +141,8 @@ def test_a_backend_promises_batch_invariance_or_is_not_asked_for_it():
 @pytest.mark.parametrize(
     ("asked", "words", "attribute"),
     [
-        ({"scaled": True}, "takes no scales", "takes_scales"),
+        ({"scales": PER_TENSOR}, "takes no scales", "takes_scales"),
+        ({"groups": Groups("m")}, "no groups; use", "takes_groups"),
         (
             {"blocks": BlockScales(DType.FLOAT8_E8M0FNU, 32, "plain", "plain")},
             "takes no scales",
@@ -156,6 +159,21 @@ def test_what_a_launcher_needs_more_arguments_for_is_offered_only_on_request(
     assert words in unsupported_by(Least(), asked, extents, CPU)
     taking = type("Taking", (Least,), {attribute: True})()
     assert unsupported_by(taking, asked, extents, CPU) is None
+
+
+@pytest.mark.parametrize("name", backend_names())
+def test_scales_finer_than_a_tensor_and_groups_are_refused_by_who_does_not_take_them(name):
+    backend = backend_named(name)
+    target = named_target("sm_100a") if backend.compiles else CPU
+    problem, extents = PRODUCT
+    for granularity in ("row", "1x128", "128x128"):
+        fine = replace(problem, scales=Scales(b=OperandScales(granularity)))
+        words = unsupported_by(backend, fine, extents, target)
+        assert backend.takes_fine_scales or "a scale per tensor, and here is A scaled" in words
+    for along in ("m", "n", "k"):
+        grouped = replace(problem, groups=Groups(along))
+        words = unsupported_by(backend, grouped, replace(extents, groups=2), target)
+        assert backend.takes_groups or "loop over the groups" in words
 
 
 def test_a_backend_shares_plans_only_if_it_says_so():

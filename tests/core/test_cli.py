@@ -69,7 +69,7 @@ def test_options_describe_the_problem_that_is_planned(layout, tmp_path):
     assert problem["b"] == {"dtype": "bfloat16", "major": "nk"[layout[1] == "t"], "alignment": 16}
     assert problem["d"]["dtype"] == "float32"
     assert problem["precision"] == "ieee"
-    assert data["extents"] == {"m": 64, "n": 32, "k": 16, "batch": 3}
+    assert data["extents"] == {"m": 64, "n": 32, "k": 16, "batch": 3, "groups": 1}
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,10 @@ from unigemm.planning.registry import backend_named, backend_names
 from unigemm.planning.target import named_target
 from unigemm.problem.dtypes import DType
 from unigemm.problem.epilogue import Beside, Epilogue, Step
+from unigemm.problem.groups import Groups
 from unigemm.problem.matrix import MatrixType
 from unigemm.problem.problem import BlockScales, Extents, Problem
+from unigemm.problem.scales import PER_TENSOR, OperandScales, Scales
 from unigemm.runtime.request import Request, known
 
 # Keys of kernels.
@@ -98,9 +100,10 @@ def rich_plan(backend: str) -> Plan:
         MatrixType(DType.FLOAT32, "k", 16),
         MatrixType(DType.FLOAT32, "k", 16),
         matrix,
-        scaled=True,
+        scales=PER_TENSOR,
         blocks=BlockScales(DType.FLOAT8_E8M0FNU, 32, "plain", "plain"),
         epilogue=epilogue,
+        groups=Groups("m"),
     )
     config = Config(
         (64, 32, 16), split_k=2, remainder=(Config((1, 8, 1)), Config((2, 8, 1), swap_ab=True))
@@ -164,13 +167,30 @@ def test_every_field_of_a_plan_decides_its_kernel_or_is_known_not_to(backend):
     assert [path for path in sorted(other) if shared_because(backend, path) is not None] == []
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_json_leaves_to_its_default_is_in_the_key_like_what_it_names(backend):
+    import msgspec
+
+    plan = rich_plan(backend)
+    for name, value, short in (
+        ("groups", Groups("m"), {"along": "m"}),
+        ("scales", Scales(OperandScales("row")), {"a": {"granularity": "row"}}),
+        ("epilogue", Epilogue((Step("sums"),), 0), {"steps": [{"op": "sums"}], "result": 0}),
+    ):
+        told = replace(plan, problem=replace(plan.problem, **{name: value}))
+        left = replace(told.problem, **{name: msgspec.convert(short, type(value))})
+        assert told.problem == left
+        assert kernel_digest(replace(told, problem=left)) == kernel_digest(told)
+
+
 def test_the_fields_are_all_there_are():
     """What the loop walks holds every field of every class that a kernel is specialised on."""
     walked = {path for path, _ in cases(BACKENDS[0])}
     for kind, path in {
         Config: "config", Problem: "problem", Epilogue: "problem.epilogue",
         Step: "problem.epilogue.steps", Beside: "problem.epilogue.arrays",
-        MatrixType: "problem.a", BlockScales: "problem.blocks",
+        MatrixType: "problem.a", BlockScales: "problem.blocks", Scales: "problem.scales",
+        OperandScales: "problem.scales.a", Groups: "problem.groups",
     }.items():  # fmt: skip
         for field in fields(kind):
             at = f"{path}.{field.name}"

@@ -10,6 +10,7 @@ import unigemm
 from unigemm.planning import tuned_plans
 from unigemm.planning.plan import VERSION, Plan
 from unigemm.problem.problem import Extents
+from unigemm.problem.scales import PER_TENSOR
 
 #: As version 0.1 wrote it, with an alternative and less of what was refused.
 VERSION_1 = json.loads("""
@@ -37,6 +38,41 @@ VERSION_1 = json.loads("""
  "priced": {"m": 2049, "n": 2048, "k": 2048, "batch": 1}}
 """)
 
+#: As version 0.2 wrote it, with no alternatives and less of its parts.
+VERSION_2 = json.loads("""
+{"version": 2, "backend": "cute_wgmma", "tile": [64, 24, 128], "cluster": [1, 1], "stages": 12,
+ "warps": [4, 1], "thread": [0, 0], "occupancy": 0, "split_k": 1, "cluster_k": 1, "slice_k": 1,
+ "swap_ab": false, "repacked": false, "raster": {"order": "n", "group": 8},
+ "schedule": "pingpong", "producers": 0, "remainder": [],
+ "problem": {"a": {"dtype": "float8_e4m3fn", "major": "k", "alignment": 16},
+  "b": {"dtype": "float8_e4m3fn", "major": "k", "alignment": 16},
+  "d": {"dtype": "bfloat16", "major": "n", "alignment": 16}, "precision": "ieee",
+  "deterministic": false, "scaled": true, "batch_invariant": false, "blocks": null,
+  "epilogue": null},
+ "extents": {"m": 128, "n": 512, "k": 256, "batch": 1}, "target": "sm_90a",
+ "workspace_bytes": 0, "predicted_us": 1.5576171875, "limiter": "launch",
+ "parts": {"launch": 1.339, "mainloop": 0.109}, "measured_us": 0.0, "alternatives": [],
+ "rejected": [], "estimated_for": null, "assumed": false}
+""")
+
+
+def test_a_plan_of_version_2_is_read_with_its_scales():
+    assert Plan.from_dict(VERSION_2).problem.scales == PER_TENSOR
+    for plain in (VERSION_2["problem"] | {"scaled": False}, dict(VERSION_2["problem"])):
+        if plain["scaled"]:
+            del plain["scaled"]
+        assert Plan.from_dict(VERSION_2 | {"problem": plain}).problem.scales is None
+    again = Plan.from_dict(VERSION_2).to_dict()
+    assert again["problem"]["scales"]["a"] == {"granularity": "tensor", "dtype": "float32"}
+    assert "scaled" not in again["problem"]
+
+
+@pytest.mark.parametrize("scaled", [None, 1, "true", [True], {"a": {}}])
+def test_scaled_of_version_2_is_true_or_false(scaled):
+    problem = VERSION_2["problem"] | {"scaled": scaled}
+    with pytest.raises(unigemm.UnsupportedProblem, match="scaled is neither true nor false"):
+        Plan.from_dict(VERSION_2 | {"problem": problem})
+
 
 def test_a_plan_of_version_1_is_read_with_all_that_it_says():
     plan = Plan.from_dict(VERSION_1)
@@ -60,7 +96,7 @@ def test_a_plan_is_written_in_the_version_of_today():
     assert (again, again.parts, again.alternatives) == (plan, plan.parts, plan.alternatives)
 
 
-@pytest.mark.parametrize("version", [0, 3, 10**30, -1, "2", 2.0, True, None, [2]])
+@pytest.mark.parametrize("version", [0, 4, 10**30, -1, "2", 2.0, True, None, [2]])
 def test_a_plan_of_another_version_is_refused_with_what_to_do(version):
     with pytest.raises(unigemm.UnsupportedProblem, match=r"plan again|not a plan"):
         Plan.from_dict({**Plan.from_dict(VERSION_1).to_dict(), "version": version})
@@ -74,6 +110,12 @@ def test_names_of_two_versions_are_not_mixed(changes):
     for name in ("strips", "priced"):
         with pytest.raises(unigemm.UnsupportedProblem, match=f"'{name}' is not known"):
             Plan.from_dict({**new, name: VERSION_1[name]})
+    for part, name in (("problem", "scales"), ("problem", "groups"), ("extents", "groups")):
+        for old in (VERSION_1, VERSION_2):
+            with pytest.raises(unigemm.UnsupportedProblem, match=f"{name} is not known in version"):
+                Plan.from_dict({**old, part: {**old[part], name: 1}})
+    with pytest.raises(unigemm.UnsupportedProblem, match=r"'problem\.scaled' is not known"):
+        Plan.from_dict({**new, "problem": {**new["problem"], "scaled": False}})
 
 
 def test_a_tuning_file_with_plans_of_version_1_is_read(tmp_path):

@@ -137,7 +137,7 @@ def test_the_kernel_multiplies_by_what_lies_at_the_addresses(split):
     plan = replace(plan, config=replace(plan.config, split_k=split))
     artifact = BACKEND.compile(plan)
     plain = instruction_mix(
-        BACKEND.compile(replace(plan, problem=replace(plan.problem, scaled=False))).files
+        BACKEND.compile(replace(plan, problem=replace(plan.problem, scales=None))).files
     )
     ops = instruction_mix(artifact.files)
     assert artifact.info.spill_bytes == 0

@@ -10,6 +10,7 @@ from ..cache.artifact import Artifact, KernelKey
 from ..errors import UnsupportedProblem
 from ..problem.canonical import Gemm
 from ..problem.problem import Extents, Problem
+from ..problem.scales import PER_TENSOR
 from .calibration import Adjustment
 from .config import Config
 from .plan import Plan
@@ -42,9 +43,10 @@ class Backend(ABC):
         It keeps the promise of that name: with the same problem class, configuration, N and K the
         order of a row's sums depends on nothing else, neither on M, the batch, the row's index nor
         the raster.
-    takes_scales, takes_epilogues
-        It multiplies by scales, of tensors and of blocks of K; it computes epilogues. Such problems
-        are else not offered to it. Which of them it does not take it says in `unsupported_reason`.
+    takes_scales, takes_fine_scales, takes_epilogues, takes_groups
+        It multiplies by scales, of tensors and of blocks of K; by scales of rows and of 128
+        elements of K; it computes epilogues; and groups. Such problems are else not offered to it.
+        Which of them it does not take it says in `unsupported_reason`.
     shares_plans
         A configuration that was chosen for one size may run the others of its size class, see
         `unigemm.planning.size_buckets`. The backend then takes every size of a class if it takes
@@ -56,7 +58,9 @@ class Backend(ABC):
     compiles: bool = False
     batch_invariant: bool = False
     takes_scales: bool = False
+    takes_fine_scales: bool = False
     takes_epilogues: bool = False
+    takes_groups: bool = False
     shares_plans: bool = False
 
     def missing(self) -> str | None:
@@ -197,6 +201,10 @@ def unsupported_by(
         return "it runs on the CPU only"
     if (problem.scaled or problem.blocks is not None) and not backend.takes_scales:
         return "it takes no scales; use another backend"
+    if problem.scales not in (None, PER_TENSOR) and not backend.takes_fine_scales:
+        return f"it takes a scale per tensor, and here is {problem.scales}; use another backend"
+    if problem.groups is not None and not backend.takes_groups:
+        return "it computes no groups; use another backend, or loop over the groups"
     if problem.epilogue is not None and not backend.takes_epilogues:
         return "it computes no epilogues; use another backend, or compute behind the product"
     reason = backend.unsupported_reason(problem, extents, target)

@@ -22,7 +22,7 @@ INVARIANT_M = 128
 
 def invariant_extents(extents: Extents) -> Extents:
     """Return the extents that a batch-invariant product is planned for: N and K are its own."""
-    return Extents(INVARIANT_M, extents.n, extents.k)
+    return Extents(INVARIANT_M, extents.n, extents.k, groups=extents.groups)
 
 
 def with_extents(plan: Plan, extents: Extents, backend_of: Callable[[str], Backend]) -> Plan:

@@ -19,7 +19,7 @@ __all__ = ["BOUNDS", "PARTS", "VERSION", "Plan"]
 
 
 #: Version of the JSON; see `validation` for what it was called before.
-VERSION = 2
+VERSION = 3
 #: Reads plain data as a plan, and asks its backend whether it can run: `validation` puts it here.
 reader: Callable[[Any], Plan] | None = None
 _LONGEST = 16 << 20  # characters of a plan's JSON: thousands of alternatives

@@ -52,7 +52,7 @@ def size_classes(problem: Problem) -> Callable[[Extents], Extents]:
         rows, columns = _rounded(m, along_m), n if n_stays else _rounded(n, along_n)
         if rows == m and columns == n:
             return extents
-        return Extents(rows, columns, extents.k, extents.batch)
+        return Extents(rows, columns, extents.k, extents.batch, extents.groups)
 
     return class_of
 

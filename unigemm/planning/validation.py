@@ -23,6 +23,7 @@ from ..problem.dtypes import (
 )
 from ..problem.epilogue import flaw
 from ..problem.problem import BlockScales, Extents, MatrixType, Problem
+from ..problem.scales import PER_TENSOR
 from . import plan as plans
 from . import strict_json as strictjson
 from .backend import unsupported_by
@@ -153,13 +154,34 @@ def _plain(data: Any) -> dict[str, Any]:
 def _current(data: dict[str, Any]) -> dict[str, Any]:
     """Return a plan's data in the names of today, and without its version."""
     version = data.get("version", 1)  # the first plans did not name theirs
-    if type(version) is not int or version not in (1, VERSION):
+    if type(version) is not int or version not in range(1, VERSION + 1):
         raise UnsupportedProblem(
             f"the plan has version {version!a:.20} and this unigemm reads 1 to {VERSION}; plan "
             "again with unigemm.plan(), or use the unigemm that wrote it"
         )
     data = {key: value for key, value in data.items() if key not in ("version", "assumed")}
-    return _renamed(data) if version == 1 else data
+    if version == 1:
+        data = _renamed(data)
+    return _with_scales(data) if version < VERSION else data
+
+
+def _with_scales(data: dict[str, Any]) -> dict[str, Any]:
+    """Return data of version 2 with the scales of version 3 for "scaled", which was true or not."""
+    import msgspec
+
+    problem = data.get("problem")
+    for part in (problem, data.get("extents"), data.get("estimated_for")):
+        for name in ("scales", "groups"):
+            if isinstance(part, dict) and name in part:
+                raise _no_plan(f"{name} is not known in version 2")
+    if not isinstance(problem, dict) or "scaled" not in problem:
+        return data
+    scaled = problem["scaled"]
+    if not isinstance(scaled, bool):
+        raise _no_plan("scaled is neither true nor false")
+    others = {name: value for name, value in problem.items() if name != "scaled"}
+    scales = msgspec.to_builtins(PER_TENSOR) if scaled else None
+    return {**data, "problem": {**others, "scales": scales}}
 
 
 def _renamed(data: Any) -> Any:
@@ -217,6 +239,9 @@ def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
         return f"precision {problem.precision} is for float32, not for {a.dtype}"
     if problem.scaled and problem.blocks is None and a.dtype not in FLOAT8:
         return f"{a.dtype} has no scales"
+    reason = _scales_flaw(problem) or (problem.groups.flaw if problem.groups else None)
+    if reason is not None:
+        return reason
     if problem.epilogue is not None:
         if a.dtype in HOST_INPUTS:
             return f"products of {a.dtype} have no epilogue"
@@ -237,6 +262,13 @@ def _matrix_flaw(matrix: MatrixType, majors: str) -> str | None:
     return None
 
 
+def _scales_flaw(problem: Problem) -> str | None:
+    scales = problem.scales or PER_TENSOR
+    if problem.blocks is not None and scales != PER_TENSOR:
+        return f"beside {problem.blocks} there is no other scale than one per tensor"
+    return scales.a.flaw or scales.b.flaw
+
+
 def _blocks_flaw(blocks: BlockScales | None, *elements: DType) -> str | None:
     if blocks is not None and BLOCKS.get(blocks.dtype) != blocks.block:
         return f"scales of {blocks.dtype} are not for {blocks.block} elements each"
@@ -249,8 +281,10 @@ def _blocks_flaw(blocks: BlockScales | None, *elements: DType) -> str | None:
 
 
 def _extents_flaw(extents: Extents, problem: Problem) -> str | None:
-    if min(extents.m, extents.n, extents.k, extents.batch) < 1:
+    if min(extents.m, extents.n, extents.k, extents.batch, extents.groups) < 1:
         return f"{extents} multiplies nothing"
+    if extents.groups != 1 and (problem.groups is None or problem.groups.stacked):
+        return f"{extents} are groups, and it has {problem.groups or 'none'}"
     gate = problem.epilogue.gate if problem.epilogue else ""
     if (gate == "n" and extents.n % 2) or (gate == "m" and extents.m % 2):
         return f"{extents} has no pairs along {gate}"

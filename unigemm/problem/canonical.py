@@ -24,6 +24,7 @@ from .classes import (
 from .epilogue import Beside, Epilogue, Gate
 from .overlap import overlaps_itself
 from .problem import BlockScales, Extents, Major, Precision, Problem
+from .scales import PER_TENSOR, Scales
 
 __all__ = [
     "MAX_ALIGNMENT",
@@ -144,7 +145,7 @@ def canonical(
         As in `unigemm.matmul`. With the last, the rows of `d` stay rows of D, products of a stack
         never become columns, and the classes of A and D are those of compact rows.
     scaled
-        See `unigemm.problem.problem.Problem`.
+        Sums are multiplied by a number for each operand.
     scales
         Layouts of the scales of blocks of `a` and `b` (see `unigemm.problem.block_scales`). Stacks
         of such products never become rows or columns.
@@ -211,7 +212,7 @@ def canonical(
         ]
         blocks, along = blocks and blocks.transposed, along[::-1]
         epilogue = epilogue and epilogue.transposed
-    asked = (precision, deterministic, scaled, batch_invariant)
+    asked = (precision, deterministic, PER_TENSOR if scaled else None, batch_invariant)
     gemm = _assemble(
         (m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked, _gate_of(epilogue)
     )
@@ -323,7 +324,7 @@ def _assemble(
     strides: tuple[tuple[int, int], tuple[int, int], tuple[int, int]],
     dims: list[tuple[int, ...]],
     swapped: bool,
-    asked: tuple[Precision, bool, bool, bool],
+    asked: tuple[Precision, bool, Scales | None, bool],
     gate: Gate = "",
 ) -> Gemm:
     m, n, k = sizes

@@ -8,7 +8,9 @@ from typing import Any, Literal
 from ..forks import cached_property
 from .dtypes import DType, accumulator
 from .epilogue import Epilogue
+from .groups import Groups
 from .matrix import Major, MatrixType
+from .scales import Scales
 
 __all__ = [
     "PRECISIONS",
@@ -34,6 +36,9 @@ ScaleOrder = Literal["plain", "blocked"]
 @dataclass(frozen=True)
 class BlockScales:
     """Scales of A and B, one for each block of elements along K of a row.
+
+    These are of the Blackwell formats: the elements are multiplied by them, in the tensor cores.
+    `unigemm.problem.scales.Scales` are others, which multiply sums.
 
     Attributes
     ----------
@@ -67,11 +72,12 @@ class BlockScales:
 class Problem:
     """The class of a product D = A B: all that decides which kernel is needed, but no extents.
 
-    A `scaled` one multiplies its sums by a number for each operand before they are rounded. One
+    One with `scales` multiplies its sums by those of each operand before they are rounded. One
     with `blocks` multiplies elements by the scales of their blocks before they are summed. A
     `batch_invariant` one has one configuration for every M and batch (see
     `unigemm.planning.planner`), and classes of A and D that depend on neither. One with an
-    `epilogue` computes something of its sums before they are rounded, and D is the outcome.
+    `epilogue` computes something of its sums before they are rounded, and D is the outcome. One
+    with `groups` is many products, whose sizes are on the device.
 
     D is never "m"-major: `unigemm.problem.canonical` states such a product as its transpose, D' =
     B' A'. (A backend may turn a product again, for a kernel of its own: `Config.swap_ab`.)
@@ -82,10 +88,16 @@ class Problem:
     d: MatrixType
     precision: Precision = "ieee"
     deterministic: bool = False
-    scaled: bool = False
+    scales: Scales | None = None
     batch_invariant: bool = False
     blocks: BlockScales | None = None
     epilogue: Epilogue | None = None
+    groups: Groups | None = None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether sums are multiplied by scales."""
+        return self.scales is not None
 
     @property
     def accumulator(self) -> DType:
@@ -111,8 +123,10 @@ class Problem:
             a=self.b.transposed,
             b=self.a.transposed,
             d=self.d.transposed,
+            scales=self.scales and self.scales.transposed,
             blocks=self.blocks and self.blocks.transposed,
             epilogue=self.epilogue and self.epilogue.transposed,
+            groups=self.groups and self.groups.transposed,
         )
 
     @property
@@ -123,10 +137,11 @@ class Problem:
         return first + second
 
     def __str__(self) -> str:
-        more = ", scaled" if self.scaled else ""
+        more = f", {self.scales}" if self.scales else ""
         more += f", scales {self.blocks}" if self.blocks else ""
         more += ", batch-invariant" if self.batch_invariant else ""
         more += f", {self.epilogue}" if self.epilogue else ""
+        more += f", {self.groups}" if self.groups else ""
         return (
             f"A {self.a} x B {self.b} -> D {self.d} "
             f"({self.precision}, sums in {self.accumulator}{more})"
@@ -139,12 +154,17 @@ class Extents:
 
     K counts elements of the arrays: two of float4 that share a byte are one, and so are their
     multiply-adds in `flops`.
+
+    Of a product with `Problem.groups`, the extent that these divide is the total of all `groups`,
+    and the array that has no such extent is a stack of so many. Stacks with valid rows are a
+    `batch` of as many, with one group each.
     """
 
     m: int
     n: int
     k: int
     batch: int = 1
+    groups: int = 1
 
     @property
     def flops(self) -> int:
@@ -153,31 +173,33 @@ class Extents:
 
     def bytes_moved(self, problem: Problem) -> int:
         """Least traffic with device memory: all that is read once, and all that is written once."""
-        scales = 0
+        m, n, k = self.m, self.n, self.k
+        a, b = m * k * problem.a.dtype.itemsize, k * n * problem.b.dtype.itemsize
+        d = m * n * problem.d.dtype.itemsize
         if problem.blocks:
-            each = -(-self.k // problem.blocks.block) * problem.blocks.dtype.itemsize
-            scales = (self.m + self.n) * each
-        elements, beside = self.m * self.n, 0
+            each = -(-k // problem.blocks.block) * problem.blocks.dtype.itemsize
+            a, b = a + m * each, b + n * each
+        if problem.scales:
+            a, b = a + problem.scales.a.bytes(m, k), b + problem.scales.b.bytes(n, k)
         if problem.epilogue is not None:
-            elements //= 2 if problem.epilogue.gate else 1
-            beside = sum(problem.epilogue.bytes_moved(self.m, self.n))
-        return self.batch * (
-            self.m * self.k * problem.a.dtype.itemsize
-            + self.k * self.n * problem.b.dtype.itemsize
-            + elements * problem.d.dtype.itemsize
-            + scales
-            + beside
-        )
+            d = d // (2 if problem.epilogue.gate else 1) + sum(problem.epilogue.bytes_moved(m, n))
+        if problem.groups is None:
+            return self.batch * (a + b + d)
+        stack = {"n": a, "m": b, "k": d}[problem.groups.along]
+        ends = self.groups * problem.groups.dtype.itemsize
+        return self.batch * (a + b + d + (self.groups - 1) * stack + ends)
 
     @property
     def transposed(self) -> Extents:
         """The sizes of D' = B' A'."""
-        return Extents(self.n, self.m, self.k, self.batch)  # much faster than `replace`
+        # much faster than `replace`
+        return Extents(self.n, self.m, self.k, self.batch, self.groups)
 
     def of_rows(self, m: int) -> Extents:
         """Return the sizes of a product with another M."""
-        return Extents(m, self.n, self.k, self.batch)
+        return Extents(m, self.n, self.k, self.batch, self.groups)
 
     def __str__(self) -> str:
         size = f"{self.m}x{self.n}x{self.k}"
-        return size if self.batch == 1 else f"{self.batch}x{size}"
+        size = size if self.batch == 1 else f"{self.batch}x{size}"
+        return size if self.groups == 1 else f"{size} in {self.groups} groups"

@@ -351,12 +351,13 @@ def _record(work: Workload, plan: Plan) -> dict[str, Any]:
 
 
 def _described(problem: Problem) -> str:
-    """Return a digest of a problem's epilogue and scales; "" for one that has neither."""
+    """Return a digest of a problem's epilogue, scales and groups; "" for one that has none."""
     import msgspec
 
-    if problem.epilogue is None and not problem.scaled:
+    asked = problem.epilogue, problem.scales, problem.groups
+    if not any(asked):
         return ""
-    data = msgspec.to_builtins((problem.epilogue, problem.scaled))
+    data = msgspec.to_builtins(asked)
     return sha256(json.dumps(data).encode()).hexdigest()[:16]
 
 

@@ -1,0 +1,123 @@
+"""The places of groups and of scales of rows and blocks in problems, sizes and plans."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import unigemm
+from unigemm.planning.batch_invariance import invariant_extents
+from unigemm.planning.plan import Plan
+from unigemm.planning.size_buckets import size_class
+from unigemm.problem.dtypes import DType
+from unigemm.problem.groups import Groups
+from unigemm.problem.problem import Extents, MatrixType, Problem
+from unigemm.problem.scales import PER_TENSOR, OperandScales, Scales
+
+HALF = DType.BFLOAT16
+PROBLEM = Problem(
+    MatrixType(HALF, "k", 16), MatrixType(HALF, "n", 16), MatrixType(DType.FLOAT32, "n", 16)
+)
+ALONG = ("m", "n", "k")
+GRANULARITIES = ("tensor", "row", "1x128", "128x128")
+
+
+def grouped(along, **more):
+    return replace(PROBLEM, groups=Groups(along, **more))
+
+
+@pytest.mark.parametrize("along", ALONG)
+def test_the_transpose_of_a_grouped_product_moves_as_many_bytes(along):
+    problem, extents = grouped(along), Extents(300, 40, 50, groups=7)
+    assert problem.transposed.transposed == problem
+    assert extents.transposed.transposed == extents
+    assert extents.transposed.groups == 7
+    moved = extents.bytes_moved(problem)
+    assert extents.transposed.bytes_moved(problem.transposed) == moved
+    a, b, d = 300 * 50 * 2, 50 * 40 * 2, 300 * 40 * 4
+    stack = {"m": (1, 7, 1), "n": (7, 1, 1), "k": (1, 1, 7)}[along]
+    assert moved == a * stack[0] + b * stack[1] + d * stack[2] + 7 * 4
+    assert extents.flops == 2 * 300 * 40 * 50
+
+
+def test_a_stack_with_valid_rows_moves_a_number_for_each_beside():
+    problem, extents = grouped("m", stacked=True, dtype=DType.INT64), Extents(30, 40, 50, 7)
+    assert extents.bytes_moved(problem) == extents.bytes_moved(PROBLEM) + 7 * 8
+
+
+@pytest.mark.parametrize("of_a", GRANULARITIES)
+@pytest.mark.parametrize("of_b", GRANULARITIES)
+def test_scales_move_as_many_bytes_as_their_shapes_have(of_a, of_b):
+    scales = Scales(OperandScales(of_a), OperandScales(of_b))
+    problem, extents = replace(PROBLEM, scales=scales), Extents(300, 40, 260)
+    counts = [
+        {"tensor": 0, "row": rows, "1x128": rows * 3, "128x128": -(-rows // 128) * 3}[of]
+        for of, rows in ((of_a, 300), (of_b, 40))
+    ]
+    assert extents.bytes_moved(problem) == extents.bytes_moved(PROBLEM) + 4 * sum(counts)
+    assert extents.transposed.bytes_moved(problem.transposed) == extents.bytes_moved(problem)
+    assert problem.transposed.scales == Scales(OperandScales(of_b), OperandScales(of_a))
+
+
+def test_sizes_that_share_a_plan_have_as_many_groups():
+    extents = Extents(4099, 2000, 512, groups=9)
+    assert size_class(grouped("m"), extents).groups == 9
+    assert size_class(grouped("m"), extents) != extents
+    assert invariant_extents(extents).groups == extents.of_rows(5).groups == 9
+
+
+def planned(**more):
+    specs = (unigemm.ArraySpec((64, 64), "float8_e4m3fn"),) * 2
+    return unigemm.plan(*specs, dtype="float32", target="sm_90a", **more).to_dict()
+
+
+def of_problem(data, **changes):
+    return {**data, "problem": {**data["problem"], **changes}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"groups": {"along": "m", "dtype": "int32"}}, "it computes no groups; .* loop over"),
+        ({"groups": {"along": "m", "dtype": "float32"}}, "are int32 or int64"),
+        ({"groups": {"along": "k", "stacked": True}}, "along k have offsets"),
+        ({"groups": {"along": "l"}}, "not a plan"),
+        ({"groups": {"along": "m", "other": 1}}, "'problem.groups.other' is not known"),
+        ({"scales": {"a": {"granularity": "row"}}}, "a scale per tensor, and here is A scaled"),
+        ({"scales": {"a": {"granularity": "64x64"}}}, "not a plan"),
+        ({"scales": {"b": {"granularity": "row", "dtype": "float8_e8m0fnu"}}}, "are not float8"),
+        ({"scales": {"b": {"granularity": "1x128", "dtype": "bfloat16"}}}, "are not bfloat16"),
+        ({"scales": True}, "not a plan"),
+    ],
+)
+def test_a_plan_with_groups_or_fine_scales_that_nothing_takes_is_refused(changes, words):
+    with pytest.raises(unigemm.UnsupportedProblem, match=words):
+        Plan.from_dict(of_problem(planned(), **changes))
+
+
+@pytest.mark.parametrize("groups", [None, {"along": "m", "stacked": True}])
+def test_sizes_have_groups_only_where_the_problem_has(groups):
+    data = of_problem(planned(), groups=groups)
+    data["extents"]["groups"] = 2
+    with pytest.raises(unigemm.UnsupportedProblem, match="2 groups are groups"):
+        Plan.from_dict(data)
+    data["extents"]["groups"] = 0
+    with pytest.raises(unigemm.UnsupportedProblem, match="multiplies nothing"):
+        Plan.from_dict(data)
+
+
+def test_a_plan_says_which_scales_and_groups_it_is_for():
+    plan = Plan.from_dict(planned(scaled=True))
+    assert json.loads(plan.to_json())["problem"]["groups"] is None
+    assert plan.problem.scales == PER_TENSOR
+    assert ", scaled)" in str(plan.problem)
+    fine = replace(
+        plan.problem,
+        scales=Scales(OperandScales("1x128", DType.FLOAT8_E8M0FNU), OperandScales("row")),
+        groups=Groups("m", stacked=True, rest="untouched"),
+    )
+    assert "A scaled per 1x128 in float8_e8m0fnu, B per row" in str(fine)
+    assert "stacks of valid rows (int32, the rest untouched)" in str(fine)
+    assert str(Extents(8, 6, 4, groups=3)) == "8x6x4 in 3 groups"

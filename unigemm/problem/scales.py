@@ -1,0 +1,80 @@
+"""Scales of operands: how many elements share one, and where scales of which kind are shaped how.
+
+===========  =========================  =========================  =======================
+granularity  shape of A's, (M, K)       shape of B's, (K, N)       types
+===========  =========================  =========================  =======================
+tensor       one number                 one number                 float32
+row          (M, 1)                     (1, N)                     float32
+1x128        (M, ceil(K/128))           (ceil(K/128), N)           float32, float8_e8m0fnu
+128x128      (ceil(M/128), ceil(K/128)) (ceil(K/128), ceil(N/128)) float32, float8_e8m0fnu
+===========  =========================  =========================  =======================
+
+Sums are multiplied by these: those of all of K at the end, those of 128 elements of K before they
+are added to the others. `unigemm.problem.problem.BlockScales` are another thing: elements are
+multiplied by them, 16 or 32 along K sharing one, and Blackwell's tensor cores do it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .dtypes import DType
+
+__all__ = ["PER_TENSOR", "Granularity", "OperandScales", "Scales"]
+
+#: Rows (of B: columns) and elements along K that share a scale.
+Granularity = Literal["tensor", "row", "1x128", "128x128"]
+#: The same as numbers, but for that of a tensor; None: all of K.
+_SHARING: dict[Granularity, tuple[int, int | None]] = {
+    "row": (1, None), "1x128": (1, 128), "128x128": (128, 128)
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OperandScales:
+    """The scales of one operand."""
+
+    granularity: Granularity = "tensor"
+    dtype: DType = DType.FLOAT32
+
+    def bytes(self, rows: int, k: int) -> int:
+        """Return the bytes of the scales of so many rows of A, or columns of B, of K elements.
+
+        That of a tensor counts as none.
+        """
+        if self.granularity == "tensor":
+            return 0
+        of_rows, of_k = _SHARING[self.granularity]
+        return -(-rows // of_rows) * -(-k // (of_k or k)) * self.dtype.itemsize
+
+    @property
+    def flaw(self) -> str | None:
+        """Say why no operand has such scales; None where one may."""
+        blocks = "128" in self.granularity
+        if self.dtype is DType.FLOAT32 or (blocks and self.dtype is DType.FLOAT8_E8M0FNU):
+            return None
+        return f"scales per {self.granularity} are not {self.dtype}"
+
+    def __str__(self) -> str:
+        of_type = "" if self.dtype is DType.FLOAT32 else f" in {self.dtype}"
+        return f"per {self.granularity}{of_type}"
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The scales of both operands. Of one that has none they are one for the tensor, which is 1."""
+
+    a: OperandScales = OperandScales()
+    b: OperandScales = OperandScales()
+
+    @property
+    def transposed(self) -> Scales:
+        """The same scales as the product's transpose sees them."""
+        return replace(self, a=self.b, b=self.a)
+
+    def __str__(self) -> str:
+        return "scaled" if self == PER_TENSOR else f"A scaled {self.a}, B {self.b}"
+
+
+PER_TENSOR = Scales()
