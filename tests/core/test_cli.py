@@ -95,7 +95,7 @@ def test_formats_with_scales_of_blocks_have_names(dtype, k, tmp_path):
     data = run_json("plan", 300, 700, 512, "--dtype", dtype, *options, cache=tmp_path)
     assert data["backend"] == "cute_tcgen05"
     assert data["problem"]["blocks"]["a"] == "blocked"
-    assert data["extents"] == {"m": 300, "n": 700, "k": k, "batch": 3}
+    assert data["extents"] == {"m": 300, "n": 700, "k": k, "batch": 3, "groups": 1}
     odd = run_json("plan", 64, 64, 63, "--dtype", "nvfp4", cache=tmp_path, code=2)
     assert "even" in odd["error"]["message"]
 
