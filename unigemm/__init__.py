@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UnsupportedDtype,
         UnsupportedProblem,
     )
+    from .grouped import grouped_matmul
     from .info import BackendInfo, Capabilities, DeviceInfo, backend_info, capabilities
     from .planning.calibration import Calibration
     from .planning.plan import Plan
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "api": ("CompiledKernel", "compile", "matmul", "plan"),
+    "grouped": ("grouped_matmul",),
     "info": ("BackendInfo", "Capabilities", "DeviceInfo", "backend_info", "capabilities"),
     "errors": (
         "BackendUnavailable",
@@ -113,6 +115,7 @@ __all__ = [
     "calibrate",
     "capabilities",
     "compile",
+    "grouped_matmul",
     "matmul",
     "named_target",
     "plan",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         MatmulOptions,
         NumPyArray,
         NumPyLike,
+        Rest,
         Scale,
         Stream,
         Tensor,
@@ -315,7 +316,8 @@ def matmul(
         bound: Bound | None = None
         if library is not None and type(b) is kind and not (library.ask and library.ask()):
             asked = (
-                dtype, precision, deterministic, batch_invariant, backend, casting, None, None
+                dtype, precision, deterministic, batch_invariant, backend, casting, None, None,
+                "matmul", "zeros",
             )  # fmt: skip
             plan_id = None if plan is None else id(plan)
             key: Any = None
@@ -339,8 +341,9 @@ def matmul(
     return call(
         (
             a, b, out, c, bias, preact, preact_out, amax_out, bias_grad_out, scale_a, scale_b,
-            alpha, beta, scale_d, dtype, precision, deterministic, batch_invariant, backend,
-            casting, activation, gate_layout, plan, stream, axes, epilogue, epilogue_args,
+            None, None, alpha, beta, scale_d, dtype, precision, deterministic, batch_invariant,
+            backend, casting, activation, gate_layout, "matmul", "zeros", plan, stream, axes,
+            epilogue, epilogue_args,
         )
     )  # fmt: skip
 
@@ -359,11 +362,14 @@ def plan(
     scaled: bool = False,
     scale_a: Scale | ArraySpec | None = None,
     scale_b: Scale | ArraySpec | None = None,
+    offsets: Array | ArraySpec | None = None,
+    rows: Array | ArraySpec | None = None,
+    rest: Rest = "zeros",
     keep: int = KEPT,
     tuned: bool = True,
     **fused: Unpack[EpilogueOptions],
 ) -> Plan:
-    """Decide which kernel computes ``a @ b``, and why, without running it.
+    """Decide which kernel computes ``a @ b``, or a grouped product, without running it.
 
     Parameters
     ----------
@@ -379,6 +385,9 @@ def plan(
         Whether `matmul` will be given `scale_a` or `scale_b` of whole operands.
     scale_a, scale_b : optional
         Block scales, as in `matmul`; an `ArraySpec` describes an array.
+    offsets, rows, rest : optional
+        As in `grouped_matmul`, for whose products these are. Of the arrays the shapes and types
+        count and nothing that they hold: groups are taken to be of equal sizes.
     **fused
         What `matmul` takes for an epilogue (alpha, bias, activation, ...). An `ArraySpec` describes
         an array, and any number stands for a number; but the number 0 as `alpha` or `beta` leaves
@@ -412,7 +421,8 @@ def plan(
         a, b, out, dtype=dtype, precision=precision,
         deterministic=truth(deterministic, "deterministic"),
         batch_invariant=truth(batch_invariant, "batch_invariant"), backend=backend,
-        scale_a=scale_a, scale_b=scale_b, **fused,
+        scale_a=scale_a, scale_b=scale_b, offsets=offsets, rows=rows, rest=rest,
+        operation="matmul" if offsets is None and rows is None else "grouped", **fused,
     )  # fmt: skip
     keep, tuned = whole_number(keep, "keep", 0), truth(tuned, "tuned")
     return plan_request(request, target, scaled=truth(scaled, "scaled"), keep=keep, tuned=tuned)

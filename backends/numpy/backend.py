@@ -13,6 +13,7 @@ from unigemm.planning.target import Target
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.problem import Extents, Problem
 
+from .grouped import bind_groups
 from .product import bind_product
 
 __all__ = ["BACKEND", "NumpyBackend"]
@@ -34,6 +35,7 @@ class NumpyBackend(Backend):
     name = "numpy"
     takes_scales = True
     takes_epilogues = True
+    takes_groups = True
 
     def unsupported_reason(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""
@@ -70,7 +72,7 @@ class NumpyBackend(Backend):
 
     def bind(self, plan: Plan, gemm: Gemm, kernel: object) -> Launcher:
         """Return what computes the product on the host."""
-        return bind_product(gemm, plan.tile)
+        return (bind_groups if gemm.problem.groups else bind_product)(gemm, plan.tile)
 
 
 BACKEND = NumpyBackend()

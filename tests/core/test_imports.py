@@ -49,7 +49,7 @@ FLOORS = [
     {"activations", "arrays", "cache"},
     {"fingerprint", "planning"},
     {"runtime"},
-    {"info", "api"},
+    {"info", "api", "grouped"},
     {"tuning", "torch", "jax"},
     {"cli"},
     {"__main__"},

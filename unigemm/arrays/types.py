@@ -24,9 +24,12 @@ __all__ = [
     "DTypeLike",
     "EpilogueOptions",
     "GateLayout",
+    "GroupedOptions",
     "MatmulOptions",
     "NumPyArray",
     "NumPyLike",
+    "ProductOptions",
+    "Rest",
     "Scale",
     "Stream",
     "Tensor",
@@ -97,6 +100,8 @@ Activation = Literal[
     "dgelu", "dgelu_tanh", "dsilu",
 ]  # fmt: skip
 GateLayout = Literal["interleaved", "halves"]
+#: What becomes of rows of a grouped product that are in no group.
+Rest = Literal["zeros", "untouched"]
 #: The rules of `numpy.can_cast`.
 Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
@@ -119,8 +124,8 @@ class EpilogueOptions(TypedDict, total=False):
     epilogue_args: Mapping[str, Any] | None
 
 
-class MatmulOptions(EpilogueOptions, total=False):
-    """The keyword arguments of `unigemm.matmul`."""
+class ProductOptions(EpilogueOptions, total=False):
+    """The keyword arguments that all products have."""
 
     dtype: DTypeLike | None
     precision: Precision
@@ -129,6 +134,20 @@ class MatmulOptions(EpilogueOptions, total=False):
     backend: str
     plan: Plan | None
     stream: Stream | None
+
+
+class GroupedOptions(ProductOptions, total=False):
+    """The keyword arguments of `unigemm.grouped_matmul`."""
+
+    rows: Array | Sequence[int] | None
+    rest: Rest
+    scale_a: float | Array | None
+    scale_b: float | Array | None
+
+
+class MatmulOptions(ProductOptions, total=False):
+    """The keyword arguments of `unigemm.matmul`."""
+
     scale_a: Scale | None
     scale_b: Scale | None
     axes: Axes | None

@@ -34,10 +34,12 @@ from ..planning.select import _failed, _named, _planner, plan_gemm, target_of
 from ..planning.target import CPU, Target
 from ..planning.validation import checked, on_device, typed
 from ..problem.canonical import Gemm
+from ..problem.grouped import Form
 from ..problem.overlap import overlaps_itself
 from .bound import Arrays, Bound, called, refuse_shared, taking
 from .first_call import measured
 from .fusion import Fusion, fusion_for
+from .grouped import ENDS, checking, form_asked
 from .host import _elements, host_gemm, host_product
 from .loader import _digest, _each_launch, _launcher, _loaded, _loading
 from .numpy_matmul import HostProduct
@@ -74,9 +76,10 @@ def bind(library: Library, request: Request) -> Bound:
     attach()
     see = _Seen(library)
     arguments = request.arguments()
-    scales = scales_of(request.scales(), see)
-    options = Options.of(request, scaled=scales.scaled, blocks=scales.layouts)
-    of_scales = see.operands.copy()
+    form = form_asked(request, see)
+    scales = scales_of(request.scales(), see, form)
+    options = Options.of(request, scaled=scales.scaled, blocks=scales.layouts, form=form)
+    of_scales = see.operands.copy()  # and the ends of groups
     see.operands.clear()
     fusion = None
     in_place = False
@@ -156,7 +159,11 @@ def _bound(
     names = () if fusion is None else (*fusion.names, *(("amax_out",) * fusion.largest))
     index = -1 if device == HOST else device.index
     empty = 0 in layout.shape
-    fill = not empty and x.shape[-1] == 0
+    form = options.form
+    without = form is not None and form.count == 0  # groups
+    fill = not empty and (x.shape[-1] == 0 or (without and options.rest == "zeros"))
+    if fill and without:
+        arrays = arrays._replace(zeroed=tuple(i for i in arrays.written if i != at.get("out")))
     bound = partial(
         Bound,
         make=library.maker(layout.shape, layout.dtype, device),
@@ -166,14 +173,15 @@ def _bound(
         options=asked,
         **arrays._asdict(),
         fresh=z is None,
-        beside=fusion is not None or bool(scales.brought),
+        beside=fusion is not None or bool(scales.brought) or form is not None,
         returned=0 if fusion is None else fusion.returned,
         scales=tuple(at[name] for name in scales.brought),
         factors=scales.factors,
         brought=taking([at[name] for name in names]),
         numbers=() if fusion is None else fusion.numbers,
+        **_of_groups(form, at, scales, index),
     )
-    if empty or fill:
+    if empty or fill or without:
         if options.plan is not None:
             raise UnsupportedProblem(
                 f"the plan is for {options.plan.extents} and {x.shape} @ {y.shape} multiplies "
@@ -193,6 +201,20 @@ def _bound(
         workspace=workspace if plan.workspace_bytes else None,
         plan=plan,
     )
+
+
+def _of_groups(
+    form: Form | None, at: Mapping[str, int], scales: Scales, device: int
+) -> dict[str, Any]:
+    """Return what a bound call knows of the ends of groups; device -1 is the host."""
+    name = next((name for name in ENDS if name in at), None)
+    if form is None or name is None:
+        return {}
+    return {
+        "ends": at[name],
+        "steps": scales.steps if scales.brought else (),
+        "check": checking(form, name) if device < 0 and form.count else None,
+    }
 
 
 def _results(count: int) -> list[str]:
@@ -227,15 +249,16 @@ def _fused(
     in_place = c is not None and z is not None and see.library.operand(c, "c") == z
     layouts = (x.layout, y.layout, None if z is None else z.layout)
     on_host = x.device == HOST
-    fusion = fusion_for(given, layouts, see, options.dtype, in_place, on_host=on_host)
+    stated_for = partial(
+        fusion_for, given, layouts, see, options.dtype, in_place, on_host=on_host, form=options.form
+    )
+    fusion = stated_for()
     if isinstance(options.plan, Plan) and _differ(options.plan, fusion):
-        fusion = fusion_for(
-            given, layouts, see, options.dtype, in_place, on_host=on_host, for_any=True
-        )
+        fusion = stated_for(for_any=True)
     for name, operand in see.operands.items():
         if operand.device != x.device:
             raise DeviceMismatch(f"{name} is on {operand.device} and a is on {x.device}; move it")
-    fusion = _with_outputs(fusion, request.results[1:], see, z)
+    fusion = _with_outputs(fusion, request.results[1:], see, z, options.form)
     return fusion, in_place and fusion.spares_out
 
 
@@ -247,7 +270,7 @@ def _differ(plan: Plan, fusion: Fusion) -> bool:
 
 def _with_outputs(
     fusion: Fusion, more_out: tuple[Any, ...], see: Callable[[Any, str], Operand],
-    out: Operand | None,
+    out: Operand | None, form: Form | None,
 ) -> Fusion:  # fmt: skip
     """Return a fusion whose further results are the caller's arrays, if these are given."""
     if not more_out and not (fusion.returned and out is not None):
@@ -262,16 +285,17 @@ def _with_outputs(
         name = f"result {i}"
         seen = see(each, name)
         mine = layouts[name]
-        if seen.shape != mine.shape or seen.dtype != mine.dtype:
+        shape = mine.shape if form is None else form.shape
+        if seen.shape != shape or seen.dtype != mine.dtype:
             raise UnsupportedProblem(
                 f"out[{i}] is {seen.dtype} of shape {seen.shape}; pass {mine.dtype} of shape "
-                f"{mine.shape}"
+                f"{shape}"
             )
         if seen.readonly:
             raise UnsupportedProblem(f"out[{i}] is read-only; pass an array that may be written")
         if overlaps_itself(list(zip(seen.strides, seen.shape, strict=True))):
             raise OverlapError(f"out[{i}] overlaps itself; pass a compact array")
-        layouts[name] = seen.layout
+        layouts[name] = seen.layout if form is None else form.laid(seen.layout)
     return replace(fusion, layouts=tuple(layouts.values()))
 
 

@@ -119,6 +119,12 @@ class Bound:
         of the epilogue's arrays.
     numbers
         Names of the epilogue's numbers.
+    ends
+        Place of the ends of groups, which a launcher takes last; -1 for none.
+    steps
+        What it takes before those: the numbers by which scales of A and of B step.
+    check
+        Refuses such ends in host memory, at an address, that are wrong.
     kept
         Whether calls with the same key are equal. If not, each call is bound anew.
     """
@@ -144,6 +150,9 @@ class Bound:
     factors: tuple[str, ...] = ()
     brought: Callable[[Sequence[int]], tuple[int, ...]] = nothing
     numbers: tuple[str, ...] = ()
+    ends: int = -1
+    steps: tuple[int, ...] = ()
+    check: Callable[[int], None] | None = None
     kept: bool = True
 
     @property

@@ -15,6 +15,7 @@ from ..errors import LibraryMismatch, UnsupportedProblem
 from .bind import bind
 from .bound import Bound, called, is_shared, store
 from .empty import with_one
+from .grouped import ENDS
 from .host import launch_apart
 from .request import Request, known
 
@@ -70,7 +71,8 @@ def _first(key: Hashable, request: Request) -> Any:
     if library.opened is not None:
         with library.opened(request.arrays(), request.stream) as (views, stream, back):
             return back(call(request.having(views)._replace(stream=stream)))
-    if request.arguments() and library.operand(request.a, "a").shape[-1:] == (0,):
+    fuses = request.operation == "grouped" or request.arguments()
+    if fuses and library.operand(request.a, "a").shape[-1:] == (0,):
         request, key = with_one(library, request), None
     bound = bind(library, request)
     if key is not None and bound.kept:
@@ -86,7 +88,13 @@ def _whole(request: Request) -> Request:
     more = request.epilogue_args
     if isinstance(more, dict):  # which the function may change
         more = dict(more)
-    return request._replace(a=a, b=b, out=out, epilogue_args=more)
+    request = request._replace(a=a, b=b, out=out, epilogue_args=more)
+    if request.operation == "matmul":
+        return request
+    ends = {name: getattr(request, name) for name in ENDS}
+    return request._replace(
+        **{name: as_array(x, name) for name, x in ends.items() if x is not None}
+    )
 
 
 def _read(
@@ -149,6 +157,8 @@ def run(
     apart = False
     extra: Sequence[Any] = ()
     more: Sequence[Any] = ()
+    if bound.check is not None:
+        bound.check(places[bound.ends])
     if bound.written:
         apart = _claimed(library, bound, arrays, places)
     if bound.beside:
@@ -159,6 +169,8 @@ def run(
             more = (*more, *map(numbers.__getitem__, bound.numbers))
         if bound.scales:
             more = (*_of_scales(bound, places, numbers), *more)
+        if bound.ends >= 0:
+            more = (*more, *bound.steps, places[bound.ends])
     if bound.fresh:
         result = bound.make()
         d_at = library.address(result)
@@ -168,9 +180,11 @@ def run(
         result, d_at = arrays[2], places[2]
     if launch is None:
         if bound.fill:
-            library.zero(result)
+            for x in (result, *extra):
+                library.zero(x)
     elif apart:
-        launch_apart(launch, places[0], places[1], library.operand(result, "out"), *more)
+        out, kept = library.operand(result, "out"), bound.options.rest == "untouched"
+        launch_apart(launch, places[0], places[1], out, *more, kept=kept)
     elif bound.workspace is None:
         if more:
             launch(places[0], places[1], d_at, 0, handle, *more)

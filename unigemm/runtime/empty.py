@@ -8,6 +8,7 @@ from math import prod
 from ..arrays.library import Library
 from ..arrays.operands import HOST
 from ..problem.canonical import result_shape
+from .grouped import form_asked
 from .request import Request
 
 __all__ = ["with_one"]
@@ -16,7 +17,10 @@ __all__ = ["with_one"]
 def with_one(library: Library, request: Request) -> Request:
     """Return a request with K = 1 that has the product of one with K = 0: zeros."""
     x, y = library.operand(request.a, "a"), library.operand(request.b, "b")
-    result_shape(x.shape, y.shape)
+    if request.operation == "matmul":
+        result_shape(x.shape, y.shape)
+    else:
+        form_asked(request, library.operand)
     columns = (*y.shape[:-2], 1, y.shape[-1]) if len(y.shape) > 1 else (1,)
     found = []
     for like, shape in ((x, (*x.shape[:-1], 1)), (y, columns)):

@@ -52,6 +52,8 @@ def measured(library: Library, request: Request, options: Options, fusion: Fusio
     bool
         Whether a later call like it should be asked again.
     """
+    if options.form is not None:  # what is measured depends on what the device has
+        return False
     try:
         how = _asked[-1]
     except IndexError:

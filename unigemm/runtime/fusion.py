@@ -14,6 +14,7 @@ from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedP
 from ..problem.canonical import Layout, gated_shape, result_shape
 from ..problem.dtypes import DType
 from ..problem.epilogue import RESULTS, Beside, Epilogue, Step, excess
+from ..problem.grouped import Form
 from ..problem.matrix import MatrixType
 from ..problem.overlap import overlaps_itself
 from .request import PREFIX
@@ -68,6 +69,7 @@ def fusion_of(
     dtype: DType | None = None,
     *,
     for_any: bool = False,
+    form: Form | None = None,
 ) -> Fusion:
     """Check the arguments of an epilogue, and state what they ask for.
 
@@ -85,15 +87,17 @@ def fusion_of(
         Of the results that a function returns beside the first.
     for_any
         For any numbers. Else terms whose factors are the number 0 are left out.
+    form
+        Of a grouped product.
 
     Raises
     ------
     UnsupportedProblem
         They do not go together, or one of them is none; see its subclasses.
     """
-    shape = result_shape(*shapes)
+    shape = result_shape(*shapes) if form is None else form.shape
     _refuse_mixtures(given)
-    builder = _Builder(given, shape, see)
+    builder = _Builder(given, shape, see, form)
     if "epilogue" in given:
         return _of_function(builder, dtype)
     gated = given.get("activation") in _gated()
@@ -111,6 +115,7 @@ def fusion_for(
     *,
     on_host: bool,
     for_any: bool = False,
+    form: Form | None = None,
 ) -> Fusion:
     """Return `fusion_of` for the layouts of `a`, `b` and `out`, and the dtype that is asked for."""
     a, b, out = layouts
@@ -118,7 +123,8 @@ def fusion_for(
     if "epilogue" in given:  # which may return more results of that type
         asked = out.dtype if asked is None and out is not None else asked
         dtype = output_dtype(asked, a, b, on_host=on_host, fused=True)
-    return fusion_of(given, (a.shape, b.shape), see, in_place, dtype, for_any=for_any)
+    shapes = a.shape, b.shape
+    return fusion_of(given, shapes, see, in_place, dtype, for_any=for_any, form=form)
 
 
 def _gated() -> Mapping[str, Any]:
@@ -181,9 +187,10 @@ class _Builder:
     """Collects the arrays and numbers of an epilogue, in the order in which they are used."""
 
     def __init__(
-        self, given: Mapping[str, Any], shape: tuple[int, ...], see: Callable[[Any, str], Any]
-    ) -> None:
-        self.given, self.shape, self.see = given, shape, see
+        self, given: Mapping[str, Any], shape: tuple[int, ...], see: Callable[[Any, str], Any],
+        form: Form | None = None,
+    ) -> None:  # fmt: skip
+        self.given, self.shape, self.see, self.form = given, shape, see, form
         self.read: dict[str, Layout] = {}
         self.written: dict[str, Layout] = {}
         self.totals: dict[str, Layout] = {}
@@ -212,7 +219,17 @@ class _Builder:
         if one:
             layout = Layout((), (), layout.dtype, layout.alignment)
         self.arguments[argument] = ("array", len(self.read))
-        self.read[name] = broadcast(layout, self.shape, name)
+        self.read[name] = self.spread(layout, name)
+
+    def spread(self, layout: Layout, name: str) -> Layout:
+        """Return a layout as it is seen in the shape in which the sums are."""
+        if self.form is None:
+            return broadcast(layout, self.shape, name)
+        return broadcast(self.form.lifted(layout, name), self.form.seen, name, layout.shape)
+
+    def laid(self, layout: Layout) -> Layout:
+        """Return the layout of an array of the sums' shape in that in which they are seen."""
+        return layout if self.form is None else self.form.laid(layout)
 
     def result(self, name: str, dtypes: tuple[DType, ...]) -> Layout:
         """Return the layout of an array that is written, of the sums' shape."""
@@ -224,7 +241,7 @@ class _Builder:
                 f"{name} with strides {layout.strides} (elements) overlaps itself; pass an array "
                 "whose elements have addresses of their own"
             )
-        return layout
+        return self.laid(layout)
 
     def seen_to_write(self, name: str, dtypes: tuple[DType, ...]) -> Layout:
         seen = self.see(self.given[name], name)
@@ -278,13 +295,14 @@ def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
     unread = frozenset() if for_any else _unread(given)
     if unread:  # it has been checked
         kept = {name: value for name, value in given.items() if name not in unread}
-        builder = _Builder(kept, builder.shape, builder.see)
+        builder = _Builder(kept, builder.shape, builder.see, builder.form)
         _take_all(builder)
     if "preact_out" in given:
         builder.written["preact_out"] = builder.result("preact_out", _FLOATS)
     if "bias_grad_out" in given:
         layout = builder.seen_to_write("bias_grad_out", _FLOATS)
-        builder.totals["bias_grad_out"] = summed(layout, builder.shape)
+        _refuse_overlapping_sums(layout)
+        builder.totals["bias_grad_out"] = builder.spread(layout, "bias_grad_out")
     builder.largest = "amax_out" in given
     if builder.largest:
         amax = builder.seen_to_write("amax_out", (DType.FLOAT32,))
@@ -374,14 +392,17 @@ def _of_function(builder: _Builder, dtype: DType | None) -> Fusion:
             strides.append(step)
             step *= extent
         kind = dtype or DType.FLOAT32
-        builder.written[f"result {i + 1}"] = Layout(
-            builder.shape, tuple(reversed(strides)), kind, kind.itemsize
-        )
+        compact = Layout(builder.shape, tuple(reversed(strides)), kind, kind.itemsize)
+        builder.written[f"result {i + 1}"] = builder.laid(compact)
     return builder.fusion(steps, ends, returned=len(ends) - 1)
 
 
-def broadcast(layout: Layout, shape: tuple[int, ...], name: str) -> Layout:
+def broadcast(
+    layout: Layout, shape: tuple[int, ...], name: str, said: tuple[int, ...] | None = None
+) -> Layout:
     """Return a layout as it is seen in a result's shape, by NumPy's rules.
+
+    Errors name the shape `said`, where that is another.
 
     Raises
     ------
@@ -392,25 +413,16 @@ def broadcast(layout: Layout, shape: tuple[int, ...], name: str) -> Layout:
     missing = len(shape) - len(own)
     if missing < 0 or any(x not in (1, y) for x, y in zip(own, shape[missing:], strict=True)):
         raise ShapeMismatch(
-            f"{name} has shape {own}, which does not broadcast to the product's {shape}; its "
-            "dimensions, from the last on, must be equal or 1"
+            f"{name} has shape {said or own}, which does not broadcast to the product's {shape}; "
+            "its dimensions, from the last on, must be equal or 1"
         )
     steps = (0 if extent == 1 else step for extent, step in zip(own, layout.strides, strict=True))
     return Layout(shape, (*(0,) * missing, *steps), layout.dtype, layout.alignment)
 
 
-def summed(layout: Layout, shape: tuple[int, ...]) -> Layout:
-    """Return the layout of bias gradients as it is seen in the product's shape: zeros are summed.
-
-    Raises
-    ------
-    ShapeMismatch
-        It is not of rows' or columns' sums.
-    """
-    seen = broadcast(layout, shape, "bias_grad_out")
+def _refuse_overlapping_sums(layout: Layout) -> None:
     if overlaps_itself(list(zip(layout.strides, layout.shape, strict=True))):
         raise OverlapError("bias_grad_out overlaps itself; pass a compact array")
-    return seen
 
 
 def _layout(seen: Operand | Layout | ArraySpec) -> Layout:

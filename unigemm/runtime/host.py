@@ -50,7 +50,7 @@ def host_product(
     a, b, out = hosts["a"], hosts["b"], hosts.get("out")
     if a is None or b is None or ("out" in hosts and out is None):
         return None
-    if options.scaled or options.blocks or options.epilogue:
+    if options.scaled or options.blocks or options.epilogue or options.form:
         return None
     if is_for_kernels(a, b, out, options.dtype):
         if options.casting is not None:
@@ -95,14 +95,21 @@ def host_gemm(product: HostProduct, options: Options) -> Gemm:
     return stated(*product.layouts, options)
 
 
-def launch_apart(launch: Launcher, a: int, b: int, out: Operand, *scales: float) -> None:
-    """Compute a host product into new memory, then copy it to `out`, which shares memory."""
+def launch_apart(
+    launch: Launcher, a: int, b: int, out: Operand, *scales: float, kept: bool = False
+) -> None:
+    """Compute a host product into new memory, then copy it to `out`, which shares memory.
+
+    If it is `kept`, the product may leave parts of `out` as they are.
+    """
     import numpy as np
 
     low, high = out.span
     memory = np.empty(high - low + 16, np.uint8)
     first = memory.ctypes.data
     place = first - low + (out.pointer + low - first) % 16  # aligned as `out` is
-    launch(a, b, place, 0, 0, *scales)
     view = viewer(out.shape, out.strides, out.dtype)
+    if kept:
+        view(place)[...] = view(out.pointer)
+    launch(a, b, place, 0, 0, *scales)
     view(out.pointer)[...] = view(place)

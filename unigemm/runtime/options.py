@@ -22,8 +22,9 @@ from ..planning.registry import backend_names
 from ..planning.target import Target
 from ..problem.block_scales import refuse_elements
 from ..problem.canonical import Gemm, Layout, canonical, gated_shape, result_shape
-from ..problem.dtypes import FLOAT8, DType
+from ..problem.dtypes import FLOAT8, INPUTS, DType
 from ..problem.epilogue import Epilogue
+from ..problem.grouped import Form, grouped
 from ..problem.problem import PRECISIONS
 from .numpy_matmul import CASTINGS
 from .request import Request
@@ -51,6 +52,9 @@ class Options:
     batch_invariant: bool = False
     blocks: tuple[Layout, Layout] | None = None  # layouts of the block scales
     casting: str | None = None
+    operation: str = "matmul"
+    rest: str = "zeros"
+    form: Form | None = None  # of a grouped product
     epilogue: Epilogue | None = None  # without the classes of its arrays
     beside: tuple[Layout, ...] = ()  # these arrays
 
@@ -100,7 +104,11 @@ def describe(
             f"scale_a and scale_b are for float8 inputs and these are {a.dtype}; multiply the "
             "result, or an input"
         )
-    shape = result_shape(a.shape, b.shape)
+    if options.form is None:
+        shape = result_shape(a.shape, b.shape)
+    else:
+        shape = options.form.shape
+        refuse_of_groups(a, options)
     if options.epilogue is not None and options.epilogue.gate:
         shape = gated_shape(shape, b.shape)
     if out is None:
@@ -114,6 +122,19 @@ def describe(
 
 def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
     """Return the canonical product of a call whose layouts are known."""
+    form = options.form
+    if form is not None and form.groups is not None:
+        return grouped(
+            a,
+            b,
+            d,
+            form,
+            precision=options.precision,
+            deterministic=bool(options.deterministic),
+            scaled=options.scaled,
+            epilogue=options.epilogue,
+            beside=options.beside,
+        )
     return canonical(
         a,
         b,
@@ -184,6 +205,31 @@ def with_named_backend(options: Options) -> Options:
             f"UNIGEMM_BACKEND: there is no backend {name!r}; use auto or one of {', '.join(names)}"
         )
     return replace(options, backend=name)
+
+
+def refuse_of_groups(a: Operand | Layout, options: Options) -> None:
+    """Refuse what grouped products do not have.
+
+    Raises
+    ------
+    UnsupportedDtype, UnsupportedProblem
+        A dtype that no kernel multiplies, block scales, or a promise about single rows.
+    """
+    if options.blocks:
+        raise UnsupportedProblem(
+            "grouped products take no scales of blocks; pass one number for each group, or loop "
+            "over the groups with unigemm.matmul"
+        )
+    if a.dtype not in INPUTS:
+        raise UnsupportedDtype(
+            f"grouped products are of {', '.join(d.value for d in INPUTS)}, and these are "
+            f"{a.dtype}; convert them"
+        )
+    if options.batch_invariant:
+        raise UnsupportedProblem(
+            "grouped products do not promise that rows are the same whatever the others are; leave "
+            "batch_invariant out"
+        )
 
 
 @contextmanager

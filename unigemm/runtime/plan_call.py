@@ -18,6 +18,7 @@ from ..planning.target import CPU, Target, check_target, device_count, named_tar
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
 from .fusion import fusion_for
+from .grouped import form_asked
 from .host import host_gemm, host_product
 from .numpy_matmul import HostProduct
 from .options import Options, blaming, check_options, describe, stated, with_named_backend
@@ -50,13 +51,22 @@ def plan_request(
     UnigemmError
         See `unigemm.plan`.
     """
-    scales = scales_of(request.scales(), _described)
-    options = Options.of(request, scaled=scaled or scales.scaled, blocks=scales.layouts)
+    form = form_asked(_whole(request), _described)
+    scales = scales_of(request.scales(), _described, form)
+    blocks = scales.layouts
+    options = Options.of(request, scaled=scaled or scales.scaled, blocks=blocks, form=form)
     check_options(options)
     arguments = request.arguments()
     return plan_call(
         request.a, request.b, request.out, options, target, arguments, keep=keep, tuned=tuned
     )
+
+
+def _whole(request: Request) -> Request:
+    """Return a request whose arrays are arrays, also those that are lists."""
+    given = {name: getattr(request, name) for name in ("a", "b", "offsets", "rows")}
+    given = {n: x for n, x in given.items() if x is not None and not isinstance(x, ArraySpec)}
+    return request._replace(**{name: as_array(x, name) for name, x in given.items()})
 
 
 def _described(x: Any, name: str) -> Layout:
@@ -148,6 +158,7 @@ def _with_epilogue(
         options.dtype,
         in_place,
         on_host=on_host,
+        form=options.form,
     )
     return replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
 
@@ -176,7 +187,8 @@ def _stated(
 ) -> Gemm:
     """Check a product, and state it in canonical form."""
     layout = describe(a, b, out, options, on_host=on_host)
-    if 0 in layout.shape or a.shape[-1] == 0:
+    without = options.form is not None and options.form.count == 0
+    if 0 in layout.shape or a.shape[-1] == 0 or without:
         raise _nothing(a.shape, b.shape)
     return stated(a, b, layout, options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Hashable, Mapping
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..arguments import shown
 from ..arrays.library import KNOWN, WRITTEN, Library
@@ -19,6 +19,8 @@ PREFIX = "epilogue_args."  # of the names of a traced function's arguments
 
 class Request(NamedTuple):
     """One call. What each field means, `unigemm.matmul` says, whose arguments they are.
+
+    The others are of `unigemm.grouped_matmul`, and the operation, which is the function called.
 
     Arrays come first, then what may be a number instead. An array has its field's name; further
     results are "result 1" and so on, an own function's arguments "epilogue_args.name", and scales
@@ -36,6 +38,8 @@ class Request(NamedTuple):
     bias_grad_out: Any = None
     scale_a: Any = None
     scale_b: Any = None
+    offsets: Any = None  # of `unigemm.grouped_matmul`, as are rows and rest
+    rows: Any = None
     alpha: Any = None
     beta: Any = None
     scale_d: Any = None
@@ -47,6 +51,8 @@ class Request(NamedTuple):
     casting: Any = None
     activation: Any = None
     gate_layout: Any = None
+    operation: Literal["matmul", "grouped"] = "matmul"
+    rest: Any = "zeros"
     plan: Plan | None = None
     stream: Any = None
     axes: Any = None

@@ -17,6 +17,7 @@ from ..errors import UnsupportedDtype, UnsupportedProblem
 from ..problem.block_scales import BLOCKS
 from ..problem.canonical import Layout
 from ..problem.dtypes import DType
+from ..problem.grouped import Form
 
 __all__ = ["Scales", "scales_of"]
 
@@ -33,16 +34,25 @@ class Scales:
         The names of arrays of block scales, and their layouts: of both operands, or of none.
     factors
         The names of those that are numbers.
+    grouped
+        The operands with a scale for each group, of those of whole operands.
     """
 
     whole: dict[str, float | str]
     blocks: dict[str, tuple[str, Layout]]
     factors: tuple[str, ...]
+    grouped: tuple[str, ...] = ()
 
     @property
     def scaled(self) -> bool:
         """Whether a whole operand has a scale."""
         return bool(self.whole)
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """How many numbers a group's scale of A, and of B, is behind the one before."""
+        first, second = (int(name in self.grouped) for name in ("scale_a", "scale_b"))
+        return first, second
 
     @property
     def layouts(self) -> tuple[Layout, Layout] | None:
@@ -66,7 +76,9 @@ class Scales:
         return (*(name for name, _ in self.blocks.values()), *found)
 
 
-def scales_of(given: Mapping[str, Any], see: Callable[[Any, str], Operand | Layout]) -> Scales:
+def scales_of(
+    given: Mapping[str, Any], see: Callable[[Any, str], Operand | Layout], form: Form | None = None
+) -> Scales:
     """Sort scales into those of whole operands and block scales.
 
     Parameters
@@ -75,6 +87,8 @@ def scales_of(given: Mapping[str, Any], see: Callable[[Any, str], Operand | Layo
         From `Request.scales`.
     see
         Views an array; its second argument is the name.
+    form
+        Of a grouped product, each of whose groups may have a scale.
 
     Raises
     ------
@@ -86,6 +100,7 @@ def scales_of(given: Mapping[str, Any], see: Callable[[Any, str], Operand | Layo
     whole: dict[str, float | str] = {}
     blocks: dict[str, tuple[str, Layout]] = {}
     factors = []
+    of_groups = []
     for own, scale in given.items():
         name = own.partition("[")[0]
         if isinstance(scale, numbers.Number):
@@ -97,6 +112,9 @@ def scales_of(given: Mapping[str, Any], see: Callable[[Any, str], Operand | Layo
                 blocks[name] = own, x.layout if isinstance(x, Operand) else x
             elif x.dtype is DType.FLOAT32 and all(extent == 1 for extent in x.shape):
                 whole[name] = own
+            elif _is_for_each(x, form):
+                whole[name] = own
+                of_groups.append(name)
             else:
                 raise UnsupportedDtype(
                     f"{name} is {x.dtype} of shape {x.shape}; pass one float32, a number, or "
@@ -112,4 +130,16 @@ def scales_of(given: Mapping[str, Any], see: Callable[[Any, str], Operand | Layo
             f"{said}: scales of blocks of K are of one type for both operands; pass such scales "
             "for both"
         )
-    return Scales(whole, blocks, tuple(factors))
+    return Scales(whole, blocks, tuple(factors), tuple(of_groups))
+
+
+def _is_for_each(x: Operand | Layout, form: Form | None) -> bool:
+    """Whether an array has a scale for each group of a grouped product."""
+    if form is None or x.dtype is not DType.FLOAT32 or x.shape != (form.count,):
+        return False
+    if form.groups is None:
+        raise UnsupportedProblem(
+            "scales for each matrix of two whole stacks are not taken; pass rows= too, the number "
+            "of rows of each, or multiply the result"
+        )
+    return form.count < 2 or x.strides == (1,)

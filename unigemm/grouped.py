@@ -1,0 +1,135 @@
+"""The public function `grouped_matmul`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .planning.plan import Plan
+from .runtime.call import call
+
+if TYPE_CHECKING:
+    from .arrays.types import (
+        Activation,
+        Array,
+        DTypeLike,
+        GateLayout,
+        Rest,
+        Stream,
+    )
+    from .problem.problem import Precision
+
+__all__ = ["grouped_matmul"]
+
+
+def grouped_matmul(
+    a: Any,
+    b: Any,
+    offsets: Any = None,
+    /,
+    out: Any = None,
+    *,
+    rows: Any = None,
+    rest: Rest = "zeros",
+    dtype: DTypeLike | None = None,
+    precision: Precision = "ieee",
+    deterministic: bool = False,
+    batch_invariant: bool = False,
+    backend: str = "auto",
+    plan: Plan | None = None,
+    stream: Stream | None = None,
+    scale_a: float | Array | None = None,
+    scale_b: float | Array | None = None,
+    alpha: float | Array | None = None,
+    beta: float | Array | None = None,
+    c: Array | None = None,
+    bias: Array | float | None = None,
+    activation: Activation | None = None,
+    preact_out: Array | None = None,
+    preact: Array | None = None,
+    gate_layout: GateLayout | None = None,
+    scale_d: float | Array | None = None,
+    amax_out: Array | None = None,
+    bias_grad_out: Array | None = None,
+    epilogue: Callable[..., Any] | None = None,
+    epilogue_args: Mapping[str, Any] | None = None,
+) -> Any:
+    """Multiply groups of rows, of columns or of K by matrices of their own, in one launch.
+
+    ============  =========  =========  =============  ==================================
+    what divides  a          b          result         of group g, which ends at e
+    ============  =========  =========  =============  ==================================
+    offsets       (T, K)     (G, K, N)  (T, N)         rows up to e: ``a_g @ b[g]``
+    offsets       (G, M, K)  (K, T)     (M, T)         columns up to e: ``a[g] @ b_g``
+    offsets       (M, T)     (T, N)     (G, M, N)      K up to e: ``a_g @ b_g``
+    rows, or      (G, M, K)  (G, K, N)  (G, M, N)      ``a[g, :rows[g]] @ b[g]``, or all
+    nothing                                            rows
+    ============  =========  =========  =============  ==================================
+
+    Parameters
+    ----------
+    a, b : array
+        Matrices, or stacks of G matrices, of one library and device, and of a dtype that kernels
+        multiply (see `matmul`). They may have any strides and any offset.
+    offsets : array of int32 or int64, shape (G,), optional
+        Where each group ends, which begins where the one before it ends; ``numpy.cumsum`` of the
+        sizes. Groups may be empty, and begin anywhere. It is on the device of `a`, where the kernel
+        reads it: nothing waits for the host, and a captured graph sees its new contents. In host
+        memory a number that falls, or exceeds T, is refused. On a device it cannot be; nothing
+        outside of the arrays is read or written then, and the result is not specified.
+    out : array, optional
+        As in `matmul`.
+    rows : array of int32 or int64, shape (G,), optional
+        How many rows of each matrix of two stacks are valid; the others are not read.
+    rest : {"zeros", "untouched"}
+        What becomes of rows (or columns) of the result that belong to no group: zeros, whatever the
+        epilogue is, or memory as it was. So it is with `preact_out` and other results. They count
+        in neither `amax_out` nor `bias_grad_out`. K behind the last end is not read.
+    dtype, precision, deterministic, backend, plan, stream
+        As in `matmul`.
+    batch_invariant : bool
+        Refused: no backend promises it yet.
+    scale_a, scale_b : float or array, optional
+        For float8 inputs: as in `matmul`, or arrays of G float32, one for each group.
+
+    Returns
+    -------
+    array
+        `out`, or a new array.
+
+    Other Parameters
+    ----------------
+    alpha, beta, c, activation, preact_out, preact, gate_layout, scale_d, amax_out, epilogue, \
+epilogue_args
+        As in `matmul`. Arrays broadcast to the result; where that has two dimensions, they may also
+        have three, with groups first and 1 in place of T: (G, 1, N).
+    bias : array, optional
+        (N,), or (G, N) with a row for each group, in every form but that of groups of columns; or
+        as the other arrays.
+    bias_grad_out : array, optional
+        Gets sums of the result: (N,) of all groups, or (G, N) of each.
+
+    Raises
+    ------
+    UnigemmError
+        As `matmul`. All errors come before anything is launched.
+
+    Examples
+    --------
+    >>> import numpy as np, unigemm
+    >>> tokens, experts = np.ones((5, 3)), np.arange(2.0).reshape(2, 1, 1) * np.ones((2, 3, 2))
+    >>> unigemm.grouped_matmul(tokens, experts, np.array([1, 3]))
+    array([[0., 0.],
+           [3., 3.],
+           [3., 3.],
+           [0., 0.],
+           [0., 0.]])
+    """
+    return call(
+        (
+            a, b, out, c, bias, preact, preact_out, amax_out, bias_grad_out, scale_a, scale_b,
+            offsets, rows, alpha, beta, scale_d, dtype, precision, deterministic, batch_invariant,
+            backend, None, activation, gate_layout, "grouped", rest, plan, stream, None, epilogue,
+            epilogue_args,
+        )
+    )  # fmt: skip
