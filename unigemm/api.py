@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .arguments import truth, whole_number
 from .arrays.array_spec import ArraySpec
-from .arrays.library import KNOWN
 from .planning.plan import Plan
 from .planning.planner import KEPT
 from .planning.target import Target
 from .planning.validation import checked, typed
-from .runtime.bound import Bound
-from .runtime.call import call, run
+from .runtime.call import call
 from .runtime.loader import kernel_entry
 from .runtime.plan_call import plan_request
-from .runtime.request import NONE, Request
+from .runtime.request import Request
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -303,47 +301,12 @@ def matmul(
     array([[0., 1., 2.],
            [3., 4., 5.]])
     """
-    if (
-        scale_a is None and scale_b is None and axes is None
-        and alpha is None and beta is None and c is None and bias is None and activation is None
-        and preact_out is None and preact is None and gate_layout is None and scale_d is None
-        and amax_out is None and bias_grad_out is None
-        and epilogue is None and epilogue_args is None
-    ):  # fmt: skip
-        # A product and nothing beside it: the key of its request written out, which is quicker.
-        kind = type(a)
-        library = KNOWN.get(kind)
-        bound: Bound | None = None
-        if library is not None and type(b) is kind and not (library.ask and library.ask()):
-            asked = (
-                dtype, precision, deterministic, batch_invariant, backend, casting, None, None,
-                "matmul", "zeros",
-            )  # fmt: skip
-            plan_id = None if plan is None else id(plan)
-            key: Any = None
-            arrays: tuple[Any, ...]
-            places: tuple[int, ...]
-            try:
-                a_at, a_own = library.read(a)
-                b_at, b_own = library.read(b)
-                if out is None:
-                    arrays, places = (a, b), (a_at, b_at)
-                    key = (asked, plan_id, ("a", "b"), a_own, b_own)
-                elif type(out) is kind:
-                    d_at, d_own = library.read(out)
-                    arrays, places = (a, b, out), (a_at, b_at, d_at)
-                    key = (asked, plan_id, ("a", "b", "out"), a_own, b_own, d_own)
-                bound = library.table.get(key)
-            except Exception:
-                bound = None  # something is wrong with an argument: `bind` says what
-            if bound is not None:
-                return run(library, bound, arrays, places, NONE, stream)
     return call(
         (
             a, b, out, c, bias, preact, preact_out, amax_out, bias_grad_out, scale_a, scale_b,
-            None, None, alpha, beta, scale_d, dtype, precision, deterministic, batch_invariant,
-            backend, casting, activation, gate_layout, "matmul", "zeros", plan, stream, axes,
-            epilogue, epilogue_args,
+            None, None, alpha, beta, scale_d, epilogue, epilogue_args, dtype, precision,
+            deterministic, batch_invariant, backend, casting, activation, gate_layout, "matmul",
+            "zeros", plan, stream, axes,
         )
     )  # fmt: skip
 

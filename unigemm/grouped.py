@@ -128,8 +128,8 @@ epilogue_args
     return call(
         (
             a, b, out, c, bias, preact, preact_out, amax_out, bias_grad_out, scale_a, scale_b,
-            offsets, rows, alpha, beta, scale_d, dtype, precision, deterministic, batch_invariant,
-            backend, None, activation, gate_layout, "grouped", rest, plan, stream, None, epilogue,
-            epilogue_args,
+            offsets, rows, alpha, beta, scale_d, epilogue, epilogue_args, dtype, precision,
+            deterministic, batch_invariant, backend, None, activation, gate_layout, "grouped",
+            rest, plan, stream, None,
         )
     )  # fmt: skip

@@ -26,7 +26,6 @@ from unigemm.problem.groups import Groups
 from unigemm.problem.matrix import MatrixType
 from unigemm.problem.problem import BlockScales, Extents, Problem
 from unigemm.problem.scales import PER_TENSOR, OperandScales, Scales
-from unigemm.runtime.request import Request, known
 
 # Keys of kernels.
 
@@ -304,17 +303,6 @@ def test_what_the_host_refuses_is_refused_of_a_known_call(more):
     call_key(**more)
     with pytest.raises(UnsupportedProblem, match="BLAS adds up in an order"):
         unigemm.matmul(A, B, batch_invariant=True, **more)
-
-
-@pytest.mark.parametrize("name", ["a", "out", "dtype", "precision", "plan", "casting"])
-def test_a_plain_call_that_writes_its_key_out_has_the_key_of_its_request(name):
-    for call in KINDS[name]:
-        key = call_key(**call)
-        assert key == known(KNOWN[np.ndarray], Request(**{"a": A, "b": B, **call}))[0]
-        bound = KNOWN[np.ndarray].table[key]
-        given = {"a": A, "b": B, **call}
-        unigemm.matmul(given.pop("a"), given.pop("b"), **given)
-        assert KNOWN[np.ndarray].table == {key: bound}
 
 
 def test_calls_at_other_addresses_and_with_other_numbers_are_of_one_kind():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Hashable
 from functools import lru_cache, partial
@@ -197,48 +198,24 @@ def memory_viewer(
     return view
 
 
-class _ArrayInterface(ctypes.Structure):
-    """`PyArrayInterface` of NumPy's array interface protocol, the C side, version 3."""
-
-    _fields_ = (
-        ("two", ctypes.c_int),
-        ("nd", ctypes.c_int),
-        ("typekind", ctypes.c_char),
-        ("itemsize", ctypes.c_int),
-        ("flags", ctypes.c_int),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("data", ctypes.c_void_p),
-    )
-
-
 @lru_cache(maxsize=1)
 def address_reader() -> Callable[[Any], int]:
     """Return the fastest safe function for the address of a NumPy array's first element.
 
-    ``x.ctypes.data`` makes several objects; the C side of the array interface makes one. It is used
-    only if both agree on this interpreter.
+    ``x.ctypes.data`` makes several objects. The address is the first field of an array behind what
+    every object of CPython has, and stays there: compiled extensions read it by NumPy's headers.
     """
     import numpy as np
 
     def slow(x: Any) -> int:
         return x.ctypes.data
 
-    try:
-        pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-            ("PyCapsule_GetPointer", ctypes.pythonapi)
-        )
-    except (AttributeError, ValueError):
+    if sys.implementation.name != "cpython":
         return slow
-    offset = _ArrayInterface.data.offset
-    field_at = ctypes.c_void_p.from_address
+    head, field_at = object.__basicsize__, ctypes.c_size_t.from_address
 
     def fast(x: Any) -> int:
-        capsule = x.__array_struct__  # owns the structure: keep it until the field is read
-        return field_at(pointer_of(capsule, None) + offset).value or 0
+        return field_at(id(x) + head).value
 
     probe = np.zeros(9)[3::2]
-    try:
-        return fast if fast(probe) == probe.ctypes.data else slow
-    except (TypeError, ValueError, AttributeError):
-        return slow
+    return fast if fast(probe) == probe.ctypes.data else slow

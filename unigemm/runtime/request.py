@@ -22,9 +22,9 @@ class Request(NamedTuple):
 
     The others are of `unigemm.grouped_matmul`, and the operation, which is the function called.
 
-    Arrays come first, then what may be a number instead. An array has its field's name; further
-    results are "result 1" and so on, an own function's arguments "epilogue_args.name", and scales
-    that come as a pair "scale_a[0]" and "scale_a[1]".
+    Arrays come first, then what may be a number instead, then a function. An array has its field's
+    name; further results are "result 1" and so on, an own function's arguments
+    "epilogue_args.name", and scales that come as a pair "scale_a[0]" and "scale_a[1]".
     """
 
     a: Any
@@ -43,6 +43,8 @@ class Request(NamedTuple):
     alpha: Any = None
     beta: Any = None
     scale_d: Any = None
+    epilogue: Callable[..., Any] | None = None
+    epilogue_args: Mapping[str, Any] | None = None
     dtype: Any = None
     precision: Any = "ieee"
     deterministic: Any = False
@@ -56,8 +58,6 @@ class Request(NamedTuple):
     plan: Plan | None = None
     stream: Any = None
     axes: Any = None
-    epilogue: Callable[..., Any] | None = None
-    epilogue_args: Mapping[str, Any] | None = None
 
     @property
     def results(self) -> tuple[Any, ...]:
@@ -151,10 +151,9 @@ def _place(name: str) -> tuple[str, Any]:
 _FIELDS = Request._fields
 _AT = {name: i for i, name in enumerate(_FIELDS)}
 #: The fields that hold arrays, or numbers instead.
-NAMED = _FIELDS[: _AT["dtype"]]
+NAMED = _FIELDS[: _AT["epilogue"]]
 _FIRST, _LAST = _AT["dtype"], _AT["plan"]  # what is in a key as it is
 _OUT, _C = _AT["out"], _AT["c"]
-_OWN = _AT["epilogue"]
 _MOST_FORMS = 1024
 #: The fields that an epilogue is made of.
 OF_EPILOGUE = (
@@ -177,7 +176,7 @@ class _Form(NamedTuple):
     names: tuple[str, ...]
     arrays: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     numbers: tuple[str, ...]
-    has_tuples: bool
+    at_length: bool  # it has tuples or a function: see `_at_length`
 
 
 _FORMS: dict[tuple[type, ...], _Form] = {}
@@ -185,17 +184,17 @@ _FORMS: dict[tuple[type, ...], _Form] = {}
 
 def _form(kinds: tuple[type, ...], library: Library) -> _Form:
     names, numbered = [], []
-    has_tuples = False
-    for name, kind in zip(NAMED, kinds, strict=True):
+    at_length = any(kind is not type(None) for kind in kinds[len(NAMED) :])
+    for name, kind in zip(NAMED, kinds, strict=False):
         if KNOWN.get(kind) is library:
             names.append(name)
         elif issubclass(kind, numbers.Real):
             numbered.append(name)
         elif kind is tuple:
-            has_tuples = True
+            at_length = True
         elif kind is not type(None):
             raise _Unusual
-    form = _Form(tuple(names), itemgetter(*map(_AT.get, names)), tuple(numbered), has_tuples)
+    form = _Form(tuple(names), itemgetter(*map(_AT.get, names)), tuple(numbered), at_length)
     if len(_FORMS) >= _MOST_FORMS:
         _FORMS.clear()
     _FORMS[kinds] = form
@@ -219,19 +218,19 @@ def known(
     """
     kinds = tuple(map(type, request[:_FIRST]))
     form = _FORMS.get(kinds) or _form(kinds, library)
-    names, numbered = form.names, NONE
-    if form.has_tuples or request[_OWN] is not None or request[_OWN + 1]:
+    names, take, numbers_of, at_length = form
+    said: tuple[Any, ...] = ()
+    numbered = NONE
+    if at_length:
         names, arrays, numbered, said = _at_length(library, Request._make(request))
-        names += said
     else:
-        arrays = form.arrays(request)
-        if form.numbers:
-            numbered = {name: float(request[_AT[name]]) for name in form.numbers}
+        arrays = take(request)
+        if numbers_of:
+            numbered = {name: float(request[_AT[name]]) for name in numbers_of}
     if numbered:
-        zeros: Any = [(name, x == 0) for name, x in numbered.items()]
-        names += tuple(zeros)
+        said += tuple((name, x == 0) for name, x in numbered.items())
     plan = request[_LAST]  # hashing it is slow, and what is bound keeps it alive
-    parts: list[Any] = [request[_FIRST:_LAST], None if plan is None else id(plan), names]
+    parts: list[Any] = [request[_FIRST:_LAST], None if plan is None else id(plan), names, said]
     places = []
     read = library.read
     for x in arrays:
@@ -239,8 +238,8 @@ def known(
         places.append(at)
         parts.append(own)
     out = request[_OUT]
-    if request[_C] is not None and out is not None and "c" not in numbered:
-        before = len(out) if form.has_tuples and type(out) is tuple else 1
+    if out is not None and request[_C] is not None and "c" not in numbered:
+        before = len(out) if type(out) is tuple else 1
         parts.append(places[2] == places[2 + before])  # whether `out` is added to
     return tuple(parts), arrays, places, numbered
 
