@@ -447,6 +447,7 @@ def cuda_views() -> Library:
         operand=_operand,
         claim=_claim,
         zero=zero,
+        hold=None,  # an export keeps its memory
         transpose=None,
         table={},
     )
