@@ -15,6 +15,8 @@ from .dynamo import untraced_api as _untraced_api
 if TYPE_CHECKING:
     from .api import CompiledKernel, compile, matmul, plan
     from .arrays.array_spec import ArraySpec
+    from .contractions.einsum import einsum, inner, matvec, tensordot, vecdot, vecmat
+    from .contractions.planned import EinsumPlan, plan_einsum
     from .errors import (
         BackendUnavailable,
         BackendWarning,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "api": ("CompiledKernel", "compile", "matmul", "plan"),
+    "contractions.einsum": ("einsum", "inner", "matvec", "tensordot", "vecdot", "vecmat"),
+    "contractions.planned": ("EinsumPlan", "plan_einsum"),
     "grouped": ("grouped_matmul",),
     "info": ("BackendInfo", "Capabilities", "DeviceInfo", "backend_info", "capabilities"),
     "errors": (
@@ -98,6 +102,7 @@ __all__ = [
     "CompiledKernel",
     "DeviceInfo",
     "DeviceMismatch",
+    "EinsumPlan",
     "LibraryMismatch",
     "OverlapError",
     "Plan",
@@ -115,10 +120,17 @@ __all__ = [
     "calibrate",
     "capabilities",
     "compile",
+    "einsum",
     "grouped_matmul",
+    "inner",
     "matmul",
+    "matvec",
     "named_target",
     "plan",
+    "plan_einsum",
+    "tensordot",
+    "vecdot",
+    "vecmat",
 ]
 
 

@@ -49,7 +49,7 @@ FLOORS = [
     {"activations", "arrays", "cache"},
     {"fingerprint", "planning"},
     {"runtime"},
-    {"info", "api", "grouped"},
+    {"info", "api", "grouped", "contractions"},
     {"tuning", "torch", "jax"},
     {"cli"},
     {"__main__"},

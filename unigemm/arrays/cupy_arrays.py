@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import LibraryMismatch, UnsupportedProblem
 from ..problem.dtypes import DType, numpy_dtype
 from .library import Library
+from .numpy_arrays import views_by
 from .operands import Device, Operand, checked_operand, element_strides, parse_dtype
 
 __all__ = ["cupy_library", "library"]
@@ -69,6 +70,7 @@ def cupy_library() -> Library:
         hold=_check_held,
         graph_memory=_graph_memory,
         transpose=cupy.transpose,
+        views=views_by(cupy),
     )
 
 

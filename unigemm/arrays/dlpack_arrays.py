@@ -43,6 +43,7 @@ __all__ = [
     "CudaView",
     "HostView",
     "library",
+    "native",
     "open_view",
     "opened",
     "promoted",
@@ -274,27 +275,47 @@ def opened(
             _keep_until_done(cupy, views)
 
 
-def promoted(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return two arrays in host memory as ones of one dtype, by their own library's rule.
+def promoted(*arrays: Any) -> tuple[Any, ...]:
+    """Return arrays in host memory as ones of one dtype, by their own library's rule.
 
     Raises
     ------
     UnsupportedDtype
         Their library promotes no such types.
     """
-    dtypes = [getattr(x, "dtype", None) for x in (a, b)]
-    same = None in dtypes or dtypes[0] == dtypes[1]
-    if same or not hasattr(type(a), "__array_namespace__") or _device(a, "a") != HOST:
-        return a, b
-    namespace = a.__array_namespace__()
+    dtypes = [getattr(x, "dtype", None) for x in arrays]
+    same = None in dtypes or all(dtype == dtypes[0] for dtype in dtypes)
+    first = arrays[0]
+    if same or not hasattr(type(first), "__array_namespace__") or _device(first, "a") != HOST:
+        return arrays
+    namespace = first.__array_namespace__()
     try:
-        common = namespace.result_type(a, b)
-        return namespace.astype(a, common), namespace.astype(b, common)
+        common = namespace.result_type(*arrays)
+        return tuple(namespace.astype(x, common) for x in arrays)
     except (TypeError, ValueError) as error:
+        kinds = " and ".join(dict.fromkeys(map(str, dtypes)))
         raise UnsupportedDtype(
-            f"a is {dtypes[0]} and b is {dtypes[1]}, which {namespace.__name__} does not convert "
-            f"({error}); convert one of them"
+            f"the operands are {kinds}, which {namespace.__name__} does not convert ({error}); "
+            "convert one of them"
         ) from error
+
+
+def native(x: HostView) -> Any:
+    """Return an opened array as a NumPy array, or one of CuPy, over the same memory."""
+    seen = x.operand
+    if seen.device == HOST:
+        from .numpy_arrays import viewer
+
+        found = viewer(seen.shape, seen.strides, seen.dtype)(seen.pointer)
+        found.flags.writeable = not seen.readonly
+        return found
+    import cupy
+
+    low, high = seen.span
+    memory = cupy.cuda.UnownedMemory(seen.pointer + low, high - low, x.owner, seen.device.index)
+    steps = tuple(step * seen.dtype.itemsize for step in seen.strides)
+    start = cupy.cuda.MemoryPointer(memory, -low)
+    return cupy.ndarray(seen.shape, numpy_dtype(seen.dtype), start, steps)
 
 
 def _open(named: Mapping[str, Any], stream: int) -> dict[str, HostView]:
@@ -389,11 +410,10 @@ def _read(x: HostView) -> tuple[int, Hashable]:
 @lru_cache(maxsize=1)
 def numpy_views() -> Library:
     """Return the library of arrays in host memory that were opened through DLPack."""
-    from .numpy_arrays import numpy_library, viewer
+    from .numpy_arrays import numpy_library
 
     def zero(x: HostView) -> None:
-        operand = x.operand
-        viewer(operand.shape, operand.strides, operand.dtype)(operand.pointer).fill(0)
+        native(x).fill(0)
 
     core = replace(
         numpy_library(),
@@ -417,27 +437,12 @@ def numpy_views() -> Library:
 @lru_cache(maxsize=1)
 def cuda_views() -> Library:
     """Return the library of arrays on CUDA devices that were opened through DLPack."""
-    import cupy
-
     from .cupy_arrays import cupy_library
 
     arrays = cupy_library()
 
     def zero(x: HostView) -> None:
-        operand = x.operand
-        low, high = operand.span
-        memory = cupy.cuda.UnownedMemory(
-            operand.pointer + low, high - low, x.owner, operand.device.index
-        )
-        size = operand.dtype.itemsize
-        arrays.zero(
-            cupy.ndarray(
-                operand.shape,
-                numpy_dtype(operand.dtype),
-                cupy.cuda.MemoryPointer(memory, -low),
-                tuple(step * size for step in operand.strides),
-            )
-        )
+        arrays.zero(native(x))
 
     core = replace(
         arrays,

@@ -10,7 +10,29 @@ from typing import Any
 from ..problem.dtypes import DType
 from .operands import Device, HostArray, Operand
 
-__all__ = ["KNOWN", "WRITTEN", "Library", "is_written"]
+__all__ = ["KNOWN", "WRITTEN", "Library", "Views", "is_written"]
+
+
+@dataclass(frozen=True, eq=False)
+class Views:
+    """What is done to arrays of a library beside multiplying them.
+
+    Attributes
+    ----------
+    steps
+        Returns an array's strides in the library's units, and what one element is in these.
+    strided
+        Takes an array, extents and strides; returns a view of its memory, from its first element.
+    assign
+        Takes an array and what is written to it: another one, converted, or a number.
+    conjugate
+        Returns the complex conjugate of an array.
+    """
+
+    steps: Callable[[Any], tuple[tuple[int, ...], int]]
+    strided: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any]
+    assign: Callable[[Any, Any], object]
+    conjugate: Callable[[Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +95,8 @@ class Library:
         Whether mixed types in host memory are converted, as NumPy does.
     transpose
         Returns a view with the dimensions in another order; None if ``axes=`` is not supported.
+    views
+        Other views of arrays, and copies; None for arrays that are opened as views first.
     table
         Bound calls by key, filled by `unigemm.runtime.bind`.
     """
@@ -97,6 +121,7 @@ class Library:
     host: Callable[[Any, str], HostArray | None] | None = None
     promotes: bool = False
     transpose: Callable[[Any, tuple[int, ...]], Any] | None = None
+    views: Views | None = None
     table: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
 

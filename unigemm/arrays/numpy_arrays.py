@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import LibraryMismatch, UnsupportedProblem
 from ..problem.dtypes import DType, numpy_dtype
 from ..problem.overlap import byte_span
-from .library import Library
+from .library import Library, Views
 from .operands import (
     HOST,
     Device,
@@ -35,6 +35,7 @@ __all__ = [
     "memory_viewer",
     "numpy_library",
     "viewer",
+    "views_by",
     "without_errors",
 ]
 
@@ -153,6 +154,30 @@ def numpy_library() -> Library:
         host=host,
         promotes=True,
         transpose=np.transpose,
+        views=views_by(np),
+    )
+
+
+def views_by(module: Any) -> Views:
+    """Return the views of arrays of NumPy, or of CuPy, which has the same functions."""
+
+    def assign(to: Any, x: Any) -> None:
+        if to.dtype.kind == "V":  # bfloat16 and float8, which CuPy has no kernels for
+            if isinstance(x, int):
+                import numpy
+
+                x = numpy.full((), x, to.dtype)
+            if x.dtype == to.dtype:
+                raw = f"u{to.itemsize}"
+                to, x = to.view(raw), x.view(raw)
+                x = x[()] if x.ndim == 0 else x
+        to[...] = x
+
+    return Views(
+        steps=lambda x: (x.strides, x.itemsize),
+        strided=module.lib.stride_tricks.as_strided,
+        assign=assign,
+        conjugate=module.conj,
     )
 
 

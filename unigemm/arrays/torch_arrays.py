@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ..problem.dtypes import DType
-from .library import Library
+from .library import Library, Views
 from .operands import (
     HOST,
     Device,
@@ -106,6 +106,12 @@ def _library() -> Library:
         ),
         context=context,
         host=host,
+        views=Views(
+            steps=lambda x: (tuple(x.stride()), 1),
+            strided=torch.as_strided,
+            assign=_assign,
+            conjugate=torch.conj,
+        ),
     )
 
 
@@ -115,6 +121,13 @@ def _zero(x: Any) -> None:
 
     with torch.inference_mode() if x.is_inference() else nullcontext():
         x.zero_()
+
+
+def _assign(to: Any, x: Any) -> None:
+    import torch
+
+    with torch.inference_mode() if to.is_inference() else nullcontext():
+        to.copy_(x) if isinstance(x, torch.Tensor) else to.fill_(x)
 
 
 def _version_counter() -> Callable[..., object]:

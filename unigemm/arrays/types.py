@@ -22,6 +22,7 @@ __all__ = [
     "Axes",
     "Casting",
     "DTypeLike",
+    "EinsumOptions",
     "EpilogueOptions",
     "GateLayout",
     "GroupedOptions",
@@ -145,10 +146,15 @@ class GroupedOptions(ProductOptions, total=False):
     scale_b: float | Array | None
 
 
-class MatmulOptions(ProductOptions, total=False):
-    """The keyword arguments of `unigemm.matmul`."""
+class EinsumOptions(ProductOptions, total=False):
+    """The keyword arguments of `unigemm.matmul` that contractions have, too."""
 
     scale_a: Scale | None
     scale_b: Scale | None
-    axes: Axes | None
     casting: Casting | None
+
+
+class MatmulOptions(EinsumOptions, total=False):
+    """The keyword arguments of `unigemm.matmul`."""
+
+    axes: Axes | None

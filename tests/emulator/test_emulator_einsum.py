@@ -1,0 +1,52 @@
+"""Contractions by compiled kernels on an emulated GPU: one launch, no copies, right results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+import unigemm
+from unigemm.emulator import device
+from unigemm.emulator.launch.host import missing
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+
+
+def numbers(*shape):
+    """Return small integers, whose sums float32 holds exactly."""
+    return np.random.default_rng(len(shape)).integers(-4, 5, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("text", "a", "b", "launches"),
+    [
+        ("bqhd,bkhd->bhqk", (2, 5, 3, 8), (2, 6, 3, 8), 1),  # attention's scores
+        ("bhqk,bkhd->bqhd", (2, 3, 5, 6), (2, 6, 3, 8), 1),  # and what they weigh
+        ("acb,cd->abd", (3, 4, 5), (4, 6), 1),  # three free indices, which do not join
+        ("abc,cbd->ad", (2, 3, 4), (4, 3, 5), 1),  # an operand is copied
+        ("ab,bc->c", (3, 4), (4, 5), 2),  # a sum first
+    ],
+)
+def test_contractions_are_computed_where_the_arrays_lie(text, a, b, launches):
+    x, y = numbers(*a), numbers(*b)
+    with device("sm_80") as gpu:
+        got = unigemm.einsum(text, x, y, backend="cute_simt")
+        assert len(gpu.launches) == launches
+        assert unigemm.plan_einsum(text, x, y).steps[-1].plan.backend == "cute_simt"
+    np.testing.assert_array_equal(got, np.einsum(text, x, y))
+
+
+def test_an_epilogue_and_out_have_the_results_shape_on_a_device():
+    x, y, bias = numbers(2, 5, 3, 8), numbers(2, 6, 3, 8), numbers(3, 1, 6)
+    out = np.zeros((2, 3, 5, 6), np.float32)
+    expected = np.einsum("bqhd,bkhd->bhqk", x, y) * 0.5 + bias
+    with device("sm_80"):
+        unigemm.einsum("bqhd,bkhd->bhqk", x, y, alpha=0.5, bias=bias, out=out, backend="cute_simt")
+        np.testing.assert_array_equal(out, expected)
+        with pytest.raises(unigemm.OverlapError, match="out shares memory with a"):
+            unigemm.einsum("...ij,jk->...ik", out, numbers(6, 4), out=out[..., :4])

@@ -1,0 +1,1 @@
+"""`einsum` and its relatives: products of arrays whose dimensions have names."""

@@ -1,0 +1,314 @@
+"""Contractions that are computed: each product of two is a call of `unigemm.matmul`'s own way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from ..arrays.libraries import host_view, library_of
+from ..arrays.library import Library, Views
+from ..arrays.operands import HOST, Device, parse_dtype, stream_handle
+from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedProblem
+from ..problem.contraction import Contraction, Named, View, contraction, extents_of
+from ..problem.dtypes import DType
+from ..problem.subscripts import Index
+from ..runtime.call import call
+from ..runtime.request import Request
+from ..runtime.result_type import device_of, result_type
+from .terms import OF_INTERMEDIATES, Term, beside_of, contracted, widened
+
+__all__ = ["computed", "named_as", "one_library", "strided"]
+
+
+def views_of(library: Library) -> Views:
+    """Return the views of a library whose arrays need not be opened."""
+    assert library.views is not None
+    return library.views
+
+
+def named_as(library: Library, x: Any, indices: tuple[Index, ...]) -> Named:
+    """Return the dimensions of an array by name."""
+    steps, unit = views_of(library).steps(x)
+    return Named(indices, View(tuple(x.shape), tuple(steps)), unit, int(x.dtype.itemsize))
+
+
+def strided(library: Library, x: Any, view: View, unit: int = 1) -> Any:
+    """Return a view of an array's memory; `unit` is what strides of the view are multiplied by."""
+    views = views_of(library)
+    steps = tuple(step * unit for step in view.strides)
+    if view.shape == tuple(x.shape) and steps == tuple(views.steps(x)[0]):
+        return x
+    return views.strided(x, view.shape, steps)
+
+
+def one_library(operands: Sequence[Any], outs: Sequence[Any] = ()) -> Library:
+    """Return the library that all arrays of a contraction are of.
+
+    Raises
+    ------
+    LibraryMismatch
+        They are of several, or one is no array.
+    UnsupportedProblem
+        One cannot be read.
+    """
+    named = {f"operand {i}": x for i, x in enumerate(operands)}
+    named |= {f"out[{i}]" if i else "out": x for i, x in enumerate(outs)}
+    libraries = {name: library_of(x, name) for name, x in named.items()}
+    (first, *_) = libraries.values()
+    for name, library in libraries.items():
+        if library is not first:
+            raise LibraryMismatch(
+                f"{name} is {library.noun} and operand 0 is {first.noun}; pass arrays of one "
+                "library (from_dlpack converts without a copy)"
+            )
+    if first.opened is None:
+        for name, x in named.items():
+            host_view(first, x, name)
+    return first
+
+
+def computed(
+    operands: Sequence[Any], indices: Sequence[tuple[Index, ...]], result: tuple[Index, ...],
+    order: Sequence[Sequence[int]], request: Request, conjugated: Sequence[int] = (),
+) -> Any:  # fmt: skip
+    """Contract arrays of one library.
+
+    Parameters
+    ----------
+    operands, indices
+        The arrays, and the indices of their dimensions.
+    result
+        Those of the result.
+    order
+        From `order_of`.
+    request
+        All else that is asked for; its `a` and `b` are not looked at.
+    conjugated
+        Which operands are conjugated first.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.einsum`.
+    """
+    if type(request.out) is tuple and len(request.out) == 1:
+        request = request._replace(out=request.out[0])
+    library = one_library(operands, request.results)
+    if library.opened is not None:
+        return _through_dlpack(
+            library, operands, request, indices, result, order, conjugated
+        )  # fmt: skip
+    device = device_of(library, operands[0], "operand 0")
+    conjugate = views_of(library).conjugate
+    with _current(library, device, request.stream) as stream:
+        made = _Products(library, device, request._replace(stream=stream))
+        terms = []
+        for i, own in enumerate(indices):
+            x = conjugate(operands[i]) if i in conjugated else operands[i]
+            terms.append(Term(x, named_as(library, x, own), f"operand {i}"))
+        found = made.seen(terms[0], result) if len(terms) == 1 else None
+        if found is None:
+            found = contracted(terms, result, order, made.multiply).array
+    if result or request.out is not None:
+        return found
+    return tuple(map(library.scalar, found)) if type(found) is tuple else library.scalar(found)
+
+
+@contextmanager
+def _current(library: Library, device: Device, stream: Any) -> Iterator[Any]:
+    """Make the arrays' device and the caller's stream current; yield the stream that is left."""
+    if device == HOST:
+        yield stream  # which is refused
+        return
+    handle = None if stream is None else stream_handle(stream)
+    same = handle is None and library.current_device() == device.index
+    with nullcontext() if same else library.context(device.index, handle):
+        yield None
+
+
+def _through_dlpack(library: Library, operands: Sequence[Any], request: Request, *rest: Any) -> Any:
+    """Contract arrays of a library that is reached through DLPack, as NumPy or CuPy arrays."""
+    import numpy as np
+
+    from ..arrays import dlpack_arrays
+
+    first, *others = dlpack_arrays.promoted(*operands)
+    request = request._replace(a=first, b=others[0] if others else first)
+    named = request.arrays()
+    for name, x in named.items():
+        if library_of(x, name) is not library:
+            raise LibraryMismatch(
+                f"{name} is a {type(x).__name__}, of another library than the operands; convert it"
+            )
+    more = {f"operand {i}": x for i, x in enumerate(others[1:], 2)}
+    assert library.opened is not None
+    with library.opened({**named, **more}, request.stream) as (views, stream, back):
+        arrays = {name: dlpack_arrays.native(x) for name, x in views.items()}
+        some = [arrays["a"], *[arrays["b"]] * bool(others), *(arrays[name] for name in more)]
+        request = request.having({name: arrays[name] for name in named})._replace(stream=stream)
+        with np.errstate(all="ignore"):
+            indices, result, order, conjugated = rest
+            found = computed(some, indices, result, order, request, conjugated)
+        if type(found) is tuple:
+            return back(tuple(map(_owned, found)))
+        return back(_owned(found))
+
+
+def _owned(x: Any) -> Any:
+    """Return a result of NumPy or CuPy as a view, dense as other libraries' arrays are."""
+    import numpy as np
+
+    from ..arrays.dlpack_arrays import CudaView, HostView
+
+    if isinstance(x, np.ndarray | np.generic):
+        x = np.ascontiguousarray(x).reshape(x.shape)
+    elif not x.flags.c_contiguous:
+        x = x.copy(order="C")
+    seen = library_of(x, "the result").operand(x, "the result")
+    return (HostView if seen.device == HOST else CudaView)(seen, x)
+
+
+@dataclass(frozen=True)
+class _Products:
+    """A contraction that is being computed.
+
+    Attributes
+    ----------
+    library, device
+        Of its arrays.
+    request
+        What is asked for.
+    """
+
+    library: Library
+    device: Device
+    request: Request
+
+    def seen(self, term: Term, result: tuple[Index, ...]) -> Any:
+        """Return a view of the only operand, if nothing else is asked for; or None."""
+        if any(x is not None for x in (self.request.out, self.request.dtype, self.request.plan)):
+            return None
+        if {*term.named.indices} != {*result} or self.request.arguments() or self.request.scales():
+            return None
+        extents = extents_of([term.named])
+        steps: dict[Index, int] = {}
+        for index, step in zip(term.named.indices, term.named.view.strides, strict=True):
+            steps[index] = steps.get(index, 0) + step
+        shape = tuple(extents[index] for index in result)
+        view = View(shape, tuple(steps[index] for index in result))
+        return strided(self.library, term.array, view)
+
+    def multiply(self, a: Term, b: Term, result: tuple[Index, ...], last: bool) -> Term:
+        """Multiply two terms by one call of `matmul`; see `terms.Multiply`."""
+        a, b = self._alike(a, b), self._alike(b, a)
+        a, b = self._filled(a, b), self._filled(b, a)
+        request = self.request._replace(a=a.array, b=b.array)
+        if not last:
+            kept = {name: getattr(self.request, name) for name in OF_INTERMEDIATES}
+            request = Request(a.array, b.array, **kept)
+        beside = beside_of(request, self.library)
+        out = request.results[0] if request.results else None
+        free = out is None and (not last or request.epilogue is not None)
+        form = contraction(
+            a.named,
+            b.named,
+            result,
+            None if out is None else self._view_of(out, a, b, result),
+            tuple(named_as(self.library, x, (None,) * x.ndim).view for x in beside.values()),
+            free=free,
+        )
+        if not last or form.copied or (form.made is not None and out is not None):
+            self._refuse_capture()
+        views = {name: (beside[name], view) for name, view in zip(beside, form.beside, strict=True)}
+        copies = dict(form.copied)
+        for term, name, view in ((a, "a", form.a), (b, "b", form.b)):
+            x = self._copied(term.array, copies[name]) if name in copies else term.array
+            views[name] = x, view
+        moved = {name: strided(self.library, x, view) for name, (x, view) in views.items()}
+        found = self._into(request.having(moved), form, out, free=free)
+        if last:
+            return Term(found, a.named, "the result")
+        return Term(found, named_as(self.library, found, result), "a product", made=True)
+
+    def _into(self, request: Request, form: Contraction, out: Any, *, free: bool) -> Any:
+        """Compute a product whose operands are views already; return the result as it is asked."""
+        library = self.library
+        if free:
+            found = call(request)
+            if type(found) is tuple:
+                return tuple(self._back(x, form) for x in found)
+            return self._back(found, form)
+        if form.made is None:
+            call(request.having({"out": strided(library, out, form.d)}))
+            return self.request.out
+        dtype = result_type(library, request) if out is None else parse_dtype(out.dtype)
+        memory = library.maker(form.made, dtype, self.device)()
+        unit = views_of(library).steps(memory)[1]
+        call(request._replace(out=memory).having({"out": strided(library, memory, form.d, unit)}))
+        if out is None:
+            return self._back(memory, form)
+        library.claim(out, "out")
+        views_of(library).assign(out, self._back(memory, form))
+        return self.request.out
+
+    def _back(self, x: Any, form: Contraction) -> Any:
+        """Return a result with its dimensions in the order that is asked for."""
+        return strided(self.library, x, form.back, views_of(self.library).steps(x)[1])
+
+    def _view_of(self, out: Any, a: Term, b: Term, result: tuple[Index, ...]) -> View:
+        """Return the view of the caller's array, which has the result's shape."""
+        extents = extents_of((a.named, b.named), result)
+        shape = tuple(extents[index] for index in result)
+        if tuple(out.shape) != shape:
+            raise ShapeMismatch(
+                f"out has shape {tuple(out.shape)}; the result has shape {shape}: pass such an out"
+            )
+        return named_as(self.library, out, result).view
+
+    def _alike(self, x: Term, other: Term) -> Term:
+        """Return an operand in the wider type of a product that it is multiplied by."""
+        if x.made or not other.made or x.array is None or self._promotes:
+            return x
+        wide = widened(x, other, parse_dtype(x.array.dtype), parse_dtype(other.array.dtype))
+        if wide is None:
+            return x
+        self._refuse_capture()
+        extents = View(tuple(x.array.shape), tuple(views_of(self.library).steps(x.array)[0]))
+        copy = self._copied(x.array, extents, wide)
+        return Term(copy, named_as(self.library, copy, x.named.indices), x.name)
+
+    @property
+    def _promotes(self) -> bool:
+        return self.library.promotes and self.device == HOST
+
+    def _filled(self, x: Term, other: Term) -> Term:
+        """Return a term with an array: the number one has none yet, and gets the other's type."""
+        if x.array is not None:
+            return x
+        self._refuse_capture()
+        dtype = other.array.dtype
+        native = dtype if getattr(dtype, "isnative", True) else dtype.newbyteorder("=")
+        one = self.library.maker((), parse_dtype(native), self.device)()
+        views_of(self.library).assign(one, 1)
+        return Term(one, named_as(self.library, one, ()), x.name)
+
+    def _copied(self, x: Any, view: View, dtype: DType | None = None) -> Any:
+        """Return a dense copy of a view of an array's memory."""
+        native = getattr(x.dtype, "isnative", True)
+        kind = parse_dtype(x.dtype if native else x.dtype.newbyteorder("="))
+        copy = self.library.maker(view.shape, dtype or kind, self.device)()
+        views_of(self.library).assign(copy, strided(self.library, x, view))
+        return copy
+
+    def _refuse_capture(self) -> None:
+        """Refuse temporary arrays in a graph whose library would give their memory to others."""
+        ask = self.library.graph_memory
+        if ask is None or self.device == HOST:
+            return
+        if ask(1, self.library.current_stream(self.device.index)) is not None:
+            raise UnsupportedProblem(
+                "this contraction makes temporary arrays, whose memory a captured graph would not "
+                "keep; copy or sum the operands before, or use one product of two operands"
+            )

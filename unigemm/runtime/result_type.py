@@ -1,0 +1,66 @@
+"""The type of a product's result, before there is an array for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..arrays.array_spec import ArraySpec
+from ..arrays.libraries import host_view
+from ..arrays.library import Library
+from ..arrays.operands import HOST, Device, HostArray, Operand, output_dtype, parse_dtype
+from ..problem.canonical import Layout
+from ..problem.dtypes import DType
+from .host import host_product
+from .options import Options, check_options
+from .request import Request
+
+__all__ = ["described_type", "device_of", "result_type"]
+
+
+def device_of(library: Library, x: object, name: str) -> Device:
+    """Return the device of an array, also of one in host memory that no kernel reads."""
+    return HOST if host_view(library, x, name) is not None else library.operand(x, name).device
+
+
+def result_type(library: Library, request: Request) -> DType:
+    """Return the type of the new array that a request without `out` gives.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.matmul`; not all that is wrong is found here.
+    """
+    named = {"a": request.a, "b": request.b}
+    hosts = {name: host_view(library, x, name) for name, x in named.items()}
+    found = _of_host(request, hosts, promotes=library.promotes)
+    if found is not None:
+        return found
+    x, y = (library.operand(x, name) for name, x in named.items())
+    return _of_kernels(request, x, y, on_host=x.device == HOST)
+
+
+def described_type(request: Request, *, on_host: bool) -> DType:
+    """Return the same for a request whose `a` and `b` are described by an `ArraySpec`."""
+    a, b = (x.layout for x in (request.a, request.b) if isinstance(x, ArraySpec))
+    hosts = {"a": HostArray.of(a), "b": HostArray.of(b)}
+    found = _of_host(request, hosts, promotes=True) if on_host else None
+    return found or _of_kernels(request, a, b, on_host=on_host)
+
+
+def _of_host(
+    request: Request, hosts: Mapping[str, HostArray | None], *, promotes: bool
+) -> DType | None:
+    """Return the type of what NumPy's own matmul computes; None if kernels compute it."""
+    options = Options.of(request, scaled=bool(request.scales()))
+    check_options(options)
+    if request.arguments():
+        return None
+    product = host_product(hosts, options, promotes=promotes)
+    return None if product is None else parse_dtype(product.dtype)
+
+
+def _of_kernels(
+    request: Request, a: Operand | Layout, b: Operand | Layout, *, on_host: bool
+) -> DType:
+    fused = bool(request.arguments())
+    return output_dtype(request.dtype, a, b, on_host=on_host, fused=fused)
