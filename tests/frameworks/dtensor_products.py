@@ -55,6 +55,31 @@ def cases():
         lambda a, b, c: torch.tanh(a @ b + c),
         (draw(2, 1, 4, 6), draw(4, 6, 8), draw(4, 4, 8)),
     )
+    # groups of one and of two, and one more that is in none
+    yield (
+        grouped,
+        lambda a, b: torch.cat([a[:1] @ b[0], a[1:3] @ b[1], 0 * a[3:] @ b[0]]),
+        (draw(4, 6), draw(2, 6, 8)),
+    )
+    yield (
+        grouped,
+        lambda a, b: torch.stack([a[:, :1] @ b[:1], a[:, 1:3] @ b[1:3]]),
+        (draw(6, 4), draw(4, 8)),
+    )
+
+
+def offsets_for(x):
+    """Return offsets for an operand, which may be spread: then as one that is not."""
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    offs = torch.tensor([1, 3], dtype=torch.int32)
+    return (
+        distribute_tensor(offs, x.device_mesh, [Replicate()]) if hasattr(x, "placements") else offs
+    )
+
+
+def grouped(a, b):
+    return ops.grouped_mm(a, b, offsets_for(a))
 
 
 def multiply_all(mesh):

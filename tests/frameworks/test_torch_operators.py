@@ -51,6 +51,12 @@ def cases(grad):
     yield "linear_gated_preact", (m(4, 3), m(6, 3), None, "geglu", "interleaved"), {}
     yield "matmul", (m(2, 1, 4, 3), m(2, 3, 5), m(4, 5), m(5)), {"alpha": 0.5, "activation": "tanh"}
     yield "matmul", (m(2, 4, 3), m(3, 5)), {"beta": 3.0}
+    offs = torch.tensor([2, 2, 7], dtype=torch.int32)  # an empty group, and a rest
+    yield "grouped_mm", (m(9, 4), m(3, 4, 5), offs, m(3, 5)), {}
+    yield "grouped_mm", (m(9, 4), m(3, 4, 5), offs, m(5)), {"deterministic": True}
+    yield "grouped_mm", (m(3, 5, 4), m(4, 9), offs), {}
+    yield "grouped_mm", (m(4, 9), m(9, 5), offs, m(3, 5)), {"out_dtype": torch.float64}
+    yield "grouped_mm", (m(3, 5, 4), m(3, 4, 2), None, m(2)), {}
 
 
 def labelled(grad=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -141,6 +142,36 @@ def _gated() -> dict[str, Operator]:
     return found
 
 
+def _in_parts(form: str, a: Any, b: Any, *bias: Any) -> Any:
+    """Return a grouped product of offsets 1, 1 and 3, made of PyTorch's own operations."""
+    parts = [(0, slice(0, 1)), (1, slice(1, 1)), (2, slice(1, 3))]
+    if form == "rows":
+        rows = [a[own] @ b[g] + (bias[0][g] if bias else 0) for g, own in parts]
+        return torch.cat([*rows, torch.zeros(len(a) - 3, b.shape[-1], dtype=a.dtype)])
+    if form == "columns":
+        columns = [a[g] @ b[:, own] for g, own in parts]
+        nothing = torch.zeros(a.shape[1], b.shape[1] - 3, dtype=a.dtype)
+        return torch.cat([*columns, nothing], 1)
+    return torch.stack([a[:, own] @ b[own] for _, own in parts])
+
+
+def _grouped() -> dict[str, Operator]:
+    """Return grouped products, with an empty group and with rows behind the last."""
+    offs = torch.tensor([1, 1, 3], dtype=torch.int32)
+
+    def take(a: Any, b: Any, *bias: Any) -> Any:
+        return ut.grouped_mm(a, b, offs=offs, bias=bias[0] if bias else None)
+
+    return {
+        "grouped rows": Operator(take, partial(_in_parts, "rows"), ((4, 2), (3, 2, 2), (3, 2))),
+        "grouped columns": Operator(take, partial(_in_parts, "columns"), ((3, 2, 1), (1, 4))),
+        "grouped K": Operator(take, partial(_in_parts, "K"), ((2, 4), (4, 1))),
+        "grouped stacks": Operator(
+            lambda a, b: ut.grouped_mm(a, b), torch.bmm, ((2, 2, 1), (2, 1, 2))
+        ),
+    }
+
+
 OPERATORS = {
     "matmul": Operator(ut.matmul, torch.matmul, ((2, 3), (3, 2))),
     "matmul stack": Operator(ut.matmul, torch.matmul, ((2, 2, 2), (2, 3))),
@@ -176,6 +207,7 @@ OPERATORS = {
     ),
     **_linears(),
     **_gated(),
+    **_grouped(),
 }
 
 

@@ -17,10 +17,11 @@ except ModuleNotFoundError as error:
 
 from . import batching, gradients, sharding  # rules of the operators  # noqa: F401
 from .functions import addmm, bmm, linear, matmul
+from .grouped import grouped_mm
 from .modules import Linear, replace_linear
 from .overrides import use
 
 if "torch.distributed.tensor" in sys.modules:  # else with the first DTensor
     sharding.register()
 
-__all__ = ["Linear", "addmm", "bmm", "linear", "matmul", "replace_linear", "use"]
+__all__ = ["Linear", "addmm", "bmm", "grouped_mm", "linear", "matmul", "replace_linear", "use"]

@@ -95,6 +95,16 @@ def _linear_gated(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
     return _linear_gated_preact(info, in_dims, *args)[0][0], 0
 
 
+def _grouped(info: Any, in_dims: Any, *args: Any, **options: Any) -> tuple[Tensor, int]:
+    """Multiply one after the other: a launch takes the groups of one product."""
+    dims = (*in_dims, *(None,) * (len(args) - len(in_dims)))
+    each = (
+        [x if dim is None else x.select(dim, i) for x, dim in zip(args, dims, strict=True)]
+        for i in range(info.batch_size)
+    )
+    return torch.stack([_ops.grouped_mm(*one, **options) for one in each]), 0
+
+
 def _register() -> None:
     for name, rule in (
         ("mm", _product),
@@ -105,6 +115,7 @@ def _register() -> None:
         ("linear_preact", _linear_preact),
         ("linear_gated", _linear_gated),
         ("linear_gated_preact", _linear_gated_preact),
+        ("grouped_mm", _grouped),
         ("matmul", _matmul),
     ):
         torch.library.register_vmap(f"unigemm::{name}", rule, lib=LIBRARY)

@@ -19,6 +19,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 
 from ..dynamo import untraced
 from ..errors import UnsupportedProblem
+from .grouped_products import summed_by_group
 from .operators import LIBRARY
 from .products import FLOAT8, accumulator_dtype
 from .sharding import is_spread, notice
@@ -218,6 +219,35 @@ def _backward_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return of_a, of_b, of_c, of_bias, None, None
 
 
+def _save_grouped(
+    ctx: Any,
+    result: Any,
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+    **options: Any,
+) -> None:
+    ctx.options = options
+    ctx.bias = None if bias is None else (bias.shape, bias.dtype)
+    ctx.dtype = a.dtype
+    _save(ctx, a, b, offs)
+
+
+def _backward_grouped(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    a, b, offs = ctx.saved_tensors
+    of_bias = None
+    if ctx.bias is not None and ctx.needed[3]:
+        of_bias = summed_by_group(g, offs, *ctx.bias)
+    g = g.to(ctx.dtype)
+    # Which form a gradient has, its operands' dimensions say.
+    of_a = None if b is None else _ops.grouped_mm(g, b.mT, offs, **ctx.options)
+    of_b = None if a is None else _ops.grouped_mm(a.mT, g, offs, **ctx.options)
+    return of_a, of_b, None, of_bias
+
+
 def _kernel(
     name: str, save: Callable[..., None], backward: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -307,6 +337,7 @@ def _register() -> None:
         ("linear_preact", _save_linear, _backward_linear),
         ("linear_gated", _save_gated, _backward_gated),
         ("linear_gated_preact", _save_gated, _backward_gated),
+        ("grouped_mm", _save_grouped, _backward_grouped),
         ("matmul", _save_matmul, _backward_matmul),
     ):
         LIBRARY.impl(name, _kernel(name, save, backward), "Autograd", with_keyset=True)

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import register_flop_formula
 from ..dynamo import untraced
 from ..errors import DeviceMismatch, UnsupportedDtype
 from . import products
+from .grouped_products import check_grouped, grouped_product
 from .products import FLOAT8, check_bmm, check_epilogue, check_gated, check_ranks
 
 __all__ = ["LIBRARY", "OPERATORS"]
@@ -38,6 +39,11 @@ OPERATORS = {
     "linear_gated_preact": (
         "(Tensor x, Tensor weight, Tensor? bias, str activation, str gate_layout) "
         "-> (Tensor, Tensor)"
+    ),
+    "grouped_mm": (
+        "(Tensor mat_a, Tensor mat_b, Tensor? offs=None, Tensor? bias=None, *, "
+        "ScalarType? out_dtype=None, str precision='ieee', bool deterministic=False, "
+        "str backend='auto') -> Tensor"
     ),
     "matmul": (
         "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, "
@@ -80,6 +86,7 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "linear_preact": products.linear_preact,
     "linear_gated": products.linear_gated,
     "linear_gated_preact": products.linear_gated_preact,
+    "grouped_mm": grouped_product,
     "matmul": _matmul,
 }
 
@@ -168,6 +175,20 @@ def _fake_matmul(
     return result
 
 
+def _fake_grouped_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+    **options: Any,
+) -> Tensor:
+    shape = check_grouped(mat_a, mat_b, offs, bias)
+    dtype = out_dtype or (torch.float32 if mat_a.dtype in FLOAT8 else mat_a.dtype)
+    return mat_a.new_empty(shape, dtype=dtype)
+
+
 _FAKES: dict[str, Callable[..., Any]] = {
     "mm": _fake_mm,
     "bmm": _fake_bmm,
@@ -177,6 +198,7 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "linear_preact": _fake_linear_preact,
     "linear_gated": _fake_linear_gated,
     "linear_gated_preact": _fake_linear_gated_preact,
+    "grouped_mm": _fake_grouped_mm,
     "matmul": _fake_matmul,
 }
 
@@ -217,9 +239,14 @@ def _addmm_flops(c: Any, a: Any, b: Any, *, out_shape: Any = None, **options: An
     return _flops(a, b)
 
 
+def _grouped_flops(a: Any, b: Any, *more: Any, out_shape: Any = None, **options: Any) -> int:
+    """Return those of groups that hold all rows, columns or K."""
+    return 2 * (a[0] if len(a) == len(b) == 3 else 1) * a[-2] * a[-1] * b[-1]
+
+
 def _register_flops() -> None:
     """Let PyTorch's counters of operations know the operators."""
-    of = {"addmm": _addmm_flops}
+    of: dict[str, Callable[..., int]] = {"addmm": _addmm_flops, "grouped_mm": _grouped_flops}
     for name in OPERATORS:
         formula = _linear_flops if name.startswith("linear") else of.get(name, _flops)
         register_flop_formula(getattr(torch.ops.unigemm, name))(formula)

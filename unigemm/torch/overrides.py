@@ -1,7 +1,7 @@
 """`use`: PyTorch's own products computed by unigemm, for code that knows nothing of it.
 
-aten::mm, addmm, bmm and baddbmm are overridden below autograd, where `linear`, `matmul`, `einsum`
-and the rest end. (Overriding aten::linear would take its gradient away.)
+aten::mm, addmm, bmm, baddbmm and _grouped_mm are overridden below autograd, where `linear`,
+`matmul`, `einsum` and the rest end. (Overriding aten::linear would take its gradient away.)
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..forks import Lock
 from ..log import LOG
 from .functions import layer_options
+from .grouped_products import grouped_product
 from .products import plain_product, product
 
 __all__ = ["use"]
@@ -202,6 +203,13 @@ def _addmm(used: use, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: 
     return product(a, b, c, beta=beta, alpha=alpha, **_options(used, a))
 
 
+def _grouped_mm(
+    used: use, a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:  # fmt: skip
+    return grouped_product(a, b, offs, bias, out_dtype=out_dtype, **_options(used, a))
+
+
 def _mm_out(used: use, a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
     if out.shape != (*a.shape[:-1], b.shape[-1]) or out.dtype != a.dtype:
         raise UnsupportedProblem("out has another shape or dtype; pass one that fits")
@@ -227,6 +235,7 @@ _OVERRIDES: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "bmm.out": (3, _mm_out),
     "addmm.out": (2, _addmm_out),
     "baddbmm.out": (3, _addmm_out),
+    "_grouped_mm": (0, _grouped_mm),  # of several ranks, and not in all versions of PyTorch
 }
 #: Kernels of whole layers, whose products nobody else sees, and what leaves them out.
 _LAYERS = {
@@ -240,15 +249,16 @@ def _override(device: str) -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL")
     key = _DEVICES[device]
     # All of them first: a kernel that is overridden cannot be asked for any more.
-    own = {name: torch.library.get_kernel(f"aten::{name}", key) for name in _OVERRIDES}
     has = torch._C._dispatch_has_kernel_for_dispatch_key
+    ours = {name: x for name, x in _OVERRIDES.items() if x[0] or hasattr(torch.ops.aten, name)}
+    own = {name: torch.library.get_kernel(f"aten::{name}", key) for name in ours}
     layers = [name for name in _LAYERS[device][0] if has(f"aten::{name}", key)]
     own |= {name: torch.library.get_kernel(f"aten::{name}", key) for name in layers}
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"(?s).*Overriding a previously registered")
-            for name, (rank, ours) in _OVERRIDES.items():
-                kernel = _kernel(device, name, rank, ours, own[name])
+            for name, (rank, function) in ours.items():
+                kernel = _kernel(device, name, rank, function, own[name])
                 library.impl(name, kernel, key, with_keyset=True)
             for name in layers:
                 library.impl(name, _layer(device, name, own[name]), key, with_keyset=True)
@@ -271,7 +281,8 @@ def _kernel(
             return theirs.call_boxed(keys, *args, **options)
         try:
             a, b = args[first], args[first + 1]
-            _check(a, b, rank, args[0] if first else None)
+            if rank:
+                _check(a, b, rank, args[0] if first else None)
             result = ours(used, *args, **options)
         except UnigemmError as error:
             if used.batch_invariant and not isinstance(error, _NotAProduct):

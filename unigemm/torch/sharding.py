@@ -138,6 +138,17 @@ def _matmul(
     return [[*rule, None, None] for rule in rules]
 
 
+def _grouped(a: Any, b: Any, offs: Any = None, bias: Any = None) -> list[_Rule]:
+    """Return rules that leave whole what offsets divide."""
+    rank = 2 if a.ndim != b.ndim else 3
+    rules: list[_Rule] = [[None, None, None]]
+    if a.ndim >= b.ndim or b.ndim == 2:  # rows that are not divided
+        rules.append([rank - 2, a.ndim - 2, None])
+    if b.ndim >= a.ndim or a.ndim == 2:  # columns
+        rules.append([rank - 1, None, b.ndim - 1])
+    return [[*rule, None, None] for rule in rules] if bias is None else [[None] * 5]
+
+
 _RULES: dict[str, Callable[..., list[_Rule]]] = {
     "mm": _mm,
     "bmm": _mm,
@@ -147,5 +158,6 @@ _RULES: dict[str, Callable[..., list[_Rule]]] = {
     "linear_preact": _linear_activation,
     "linear_gated": _linear_gated,
     "linear_gated_preact": _linear_gated,
+    "grouped_mm": _grouped,
     "matmul": _matmul,
 }

@@ -90,9 +90,13 @@ def _affine(
         result = _ops.matmul(of_a, b, of_c, of_bias, **rest)
         if of_b is not None:
             return result + _ops.matmul(a, of_b, alpha=alpha, **options)
+    return _of_both(result, a, b)
+
+
+def _of_both(result: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Return a tangent that may be differentiated by either operand, as PyTorch's: by zeros."""
     if not torch.is_grad_enabled():
         return result
-    # An operand without a tangent is no error to differentiate by: as PyTorch's, it gives zeros.
     nothing = a.flatten()[:0].sum() + b.flatten()[:0].sum()
     return result + nothing.to(result.dtype)
 
@@ -141,6 +145,24 @@ def _linear_gated(args: Sequence[Any], tangents: _Tangents) -> Tensor:
     return _gated_with_preact(args, tangents)[0]
 
 
+def _grouped(
+    args: Sequence[Any], tangents: _Tangents, *, out_dtype: Any = None, **options: Any
+) -> Tensor:
+    a, b, offs, _ = (*args, None, None)[:4]
+    of_a, of_b, _, of_bias = (*tangents, None, None)[:4]
+    _refuse(args, tangents[:2])
+    if of_a is None and of_b is None:
+        of_a = torch.zeros_like(a)
+    parts = [(of_a, b)] if of_a is not None else []
+    parts += [(a, of_b)] if of_b is not None else []
+    given = {"out_dtype": out_dtype, **options}
+    first, *more = parts
+    result = _ops.grouped_mm(*first, offs, of_bias, **given)
+    for operands in more:
+        result = result + _ops.grouped_mm(*operands, offs, **given)
+    return _of_both(result, a, b)
+
+
 #: By operators' names.
 TANGENTS: dict[str, Callable[..., Any]] = {
     "mm": _product,
@@ -151,5 +173,6 @@ TANGENTS: dict[str, Callable[..., Any]] = {
     "linear_preact": _with_preact,
     "linear_gated": _linear_gated,
     "linear_gated_preact": _gated_with_preact,
+    "grouped_mm": _grouped,
     "matmul": _matmul,
 }

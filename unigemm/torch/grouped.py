@@ -1,0 +1,77 @@
+"""Grouped products of PyTorch tensors that autograd, `torch.compile` and the rest of it see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..arguments import shown
+from ..errors import UnsupportedDtype
+from .functions import LayerOptions, _tensors, _unwatched, layer_options
+from .grouped_products import grouped_product
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["grouped_mm"]
+
+
+def grouped_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    *,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    **options: Unpack[LayerOptions],
+) -> Tensor:
+    """Multiply groups by matrices of their own, as `torch.nn.functional.grouped_mm`.
+
+    Rows, columns or K beyond the last offset are in no group: rows and columns of the result there
+    are zeros, and their gradients are not read.
+
+    Parameters
+    ----------
+    mat_a, mat_b : Tensor
+        (T, K) and (G, K, N), (G, M, K) and (K, T), (M, T) and (T, N), or two stacks; of any strides
+        and any dtype that kernels multiply.
+    offs : Tensor of int32 or int64, shape (G,), optional
+        Where each group ends, on the device of the others; not of two stacks.
+    bias : Tensor, shape (N,) or (G, N), optional
+        Added to each row, or to those of each group.
+    out_dtype : torch.dtype, optional
+        Of the result; float32 for bfloat16, too, and with gradients.
+    **options
+        `precision`, `deterministic` and `backend`, as in `unigemm.matmul`.
+
+    Returns
+    -------
+    Tensor
+        A new one.
+
+    Raises
+    ------
+    UnigemmError
+        As `unigemm.grouped_matmul`.
+
+    Examples
+    --------
+    >>> import torch, unigemm.torch
+    >>> tokens, experts = torch.ones(3, 2), torch.ones(2, 2, 1, requires_grad=True)
+    >>> unigemm.torch.grouped_mm(tokens, experts, offs=torch.tensor([1, 3])).sum().backward()
+    >>> experts.grad.flatten()
+    tensor([1., 1., 2., 2.])
+    """
+    if not options and out_dtype is None and bias is None and _unwatched(mat_a, mat_b, offs):
+        return grouped_product(mat_a, mat_b, offs)
+    named = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
+    _tensors(**{name: x for name, x in named.items() if x is not None})
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+        raise UnsupportedDtype(
+            f"out_dtype is {shown(out_dtype)}; pass a torch.dtype, such as torch.float32"
+        )
+    if options:
+        options = layer_options(options)  # type: ignore[assignment]
+    return torch.ops.unigemm.grouped_mm(mat_a, mat_b, offs, bias, out_dtype=out_dtype, **options)
