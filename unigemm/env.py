@@ -21,13 +21,13 @@ __all__ = [
     "VARIABLES",
     "Setting",
     "Variable",
-    "always_compile",
     "autotune",
     "backend",
     "bundle_dirs",
     "cache_dir",
     "cache_limit_bytes",
     "calibration_file",
+    "compiling",
     "dump_dir",
     "log_level",
     "own_tuning_file",
@@ -43,6 +43,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([KMGT]?)(?:I?B)?", re.IGNORECASE)
 _LARGEST = 2**63 - 1  # bytes: what file systems count with
 _LEVELS = ("info", "debug")
+_COMPILING = ("auto", "never", "always")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 #: Called with a sentence about a value that cannot be used.
@@ -179,9 +180,9 @@ def dump_dir() -> Path | None:
     return _value("UNIGEMM_DUMP")
 
 
-def always_compile() -> bool:
-    """Whether to compile kernels even if they are in the cache."""
-    return _value("UNIGEMM_ALWAYS_COMPILE")
+def compiling() -> str:
+    """Return what compiles: "auto", what the cache lacks; "never", nothing; "always", all."""
+    return _value("UNIGEMM_COMPILE")
 
 
 def autotune() -> bool:
@@ -314,6 +315,13 @@ def _switch(text: str, complain: Complain) -> bool:
     return text.lower() in _YES
 
 
+def _compiling(text: str, complain: Complain) -> str:
+    if text.lower() in _COMPILING:
+        return text.lower()
+    complain(f"{_short(text)} is taken as auto; use auto, never or always")
+    return "auto"
+
+
 def _name(text: str, complain: Complain) -> str:
     return text
 
@@ -388,11 +396,12 @@ VARIABLES: dict[str, Variable] = {
             _folder,
         ),
         Variable(
-            "UNIGEMM_ALWAYS_COMPILE",
-            "1: compile kernels that are on disk anew, and put them in place of the old ones",
-            "0",
-            _switch,
-            lambda complain: False,
+            "UNIGEMM_COMPILE",
+            "never: a kernel that is not on disk is an error; always: kernels that are on disk are "
+            "compiled anew, in place of the old ones",
+            "auto: what is not on disk is compiled",
+            _compiling,
+            lambda complain: "auto",
         ),
     )
 }

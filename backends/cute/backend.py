@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from unigemm.cache import host_code
 from unigemm.cache.artifact import Artifact, KernelKey, source_digest
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.backend import Backend, Launcher, Timed
@@ -35,6 +36,7 @@ from ..common.kernel_key import (
 )
 from ..common.ranking import CostModel, estimate_all, rank
 from . import toolchain
+from .loading import load_kernel
 
 __all__ = ["CuteBackend"]
 
@@ -84,8 +86,12 @@ class CuteBackend(Backend):
         return ()
 
     def missing(self) -> str | None:
-        """Say what of the toolchain, or of this package, is not installed; None when all is."""
-        return toolchain.missing() or sources_missing(f"unigemm.backends.{self.name}")
+        """Say what kernels run with, or of this package, is not installed; None when all is."""
+        return host_code.missing() or sources_missing(f"unigemm.backends.{self.name}")
+
+    def compiler_missing(self) -> str | None:
+        """Say what compiling needs and is not installed; None when all is."""
+        return toolchain.missing()
 
     def unsupported_reason(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""
@@ -223,7 +229,7 @@ class CuteBackend(Backend):
 
     def load(self, files: Mapping[str, bytes], plan: Plan) -> Callable[..., None]:
         """Return the compiled function."""
-        return toolchain.load_kernel(files)
+        return load_kernel(files)
 
     def bind(self, plan: Plan, gemm: Gemm, kernel: object) -> Launcher:
         """Fix everything but the addresses and the stream."""
@@ -267,6 +273,7 @@ def _digest(name: str) -> str:
     return source_digest(
         *(own[file] for file in CODE_FILES if file in own),
         *(kernels[file] for file in sorted(kernels)),
-        *(shared[file] for file in sorted(shared.keys() - {"backend.py"})),
+        *(shared[file] for file in sorted(shared.keys() - {"backend.py", "loading.py"})),
+        host_code.runtime_source(),
         *(common[file] for file in COMMON_CODE_FILES),
     )

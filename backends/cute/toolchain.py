@@ -1,19 +1,15 @@
-"""CuTe DSL as a compiler: a host function in, an artifact out; and an artifact's files to a call.
+"""CuTe DSL as a compiler: where it is, which version, and from a host function to an artifact.
 
-A kernel is kept as an object file with its machine code inside. Where a linker is at hand when it
-is compiled, a shared object is made of it too: that one loads with no import of the DSL.
+A kernel is an object file with its machine code inside, and a shared object that is linked of it
+and runs without the DSL (`loading`, `unigemm.cache.host_code`).
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
 import shlex
-import shutil
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -21,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from unigemm.cache.artifact import Artifact, KernelInfo
-from unigemm.cache.scratch import file_of
+from unigemm.cache.host_code import FUNCTION, link
 from unigemm.errors import BackendUnavailable, CompilationError
 from unigemm.extras import install_command
 from unigemm.forks import Lock
@@ -32,19 +28,16 @@ from .settings import check_flavour, default_settings
 __all__ = [
     "CAPABILITIES",
     "COMPILING",
-    "FUNCTION",
     "compile_kernel",
-    "load_kernel",
     "missing",
     "unsupported_architecture",
     "versions",
 ]
 
-FUNCTION = "gemm"  # the exported symbol of every kernel
 #: Compute capabilities that ``--gpu-arch`` takes.
 CAPABILITIES = (80, 86, 87, 89, 90, 100, 103, 107, 110, 120, 121)
 _NAMEABLE = re.compile(r"[\w/ .,:;+=@%~()\[\]!#&^-]+", re.ASCII)  # paths that its options may hold
-_PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
+_PINNED = {"nvidia-cutlass-dsl": "4.8.1", "cuda": "cu13"}  # what this release is made for
 _INSTALL = install_command("cute")
 # The DSL keeps its state in globals: two threads compiling at once crash it.
 COMPILING = Lock()
@@ -52,13 +45,17 @@ COMPILING = Lock()
 
 @cache
 def missing() -> str | None:
-    """Say which package is not installed, and how to get it; None when all are."""
-    for package in _PACKAGES:
-        try:
-            version(package)
-        except PackageNotFoundError:
-            return f"the package {package} is not installed; {_INSTALL}"
+    """Say that the compiler is not installed, and how to get it; None when it is."""
+    if _installed() is None:
+        return f"the package nvidia-cutlass-dsl is not installed; {_INSTALL}"
     return None
+
+
+def _installed() -> str | None:
+    try:
+        return version("nvidia-cutlass-dsl")
+    except PackageNotFoundError:
+        return None
 
 
 def unsupported_architecture(target: Target) -> str | None:
@@ -74,15 +71,13 @@ def unsupported_architecture(target: Target) -> str | None:
 def versions() -> dict[str, str]:
     """Return what decides the code that is generated, by package.
 
-    Raises
-    ------
-    BackendUnavailable
-        A package is not installed.
+    Where nothing can be compiled, it is what this release is made for: so a machine without a
+    compiler finds in a bundle what a machine with that one has made.
     """
-    reason = missing()
-    if reason is not None:
-        raise BackendUnavailable(f"CuTe DSL cannot be used: {reason}")
-    return {"nvidia-cutlass-dsl": version("nvidia-cutlass-dsl"), "cuda": _runtime_folder().name}
+    installed = _installed()
+    if installed is None:
+        return _PINNED
+    return {"nvidia-cutlass-dsl": installed, "cuda": _runtime_folder().name}
 
 
 def compile_kernel(
@@ -101,9 +96,14 @@ def compile_kernel(
 
     Raises
     ------
+    BackendUnavailable
+        The compiler is not installed.
     CompilationError
         With the compiler's own words.
     """
+    reason = missing()
+    if reason is not None:
+        raise BackendUnavailable(f"CuTe DSL cannot compile here: {reason}")
     # A process that only loads kernels has no use for it.
     from unigemm.cache.sass import inspect_cubin, work_folder
 
@@ -150,69 +150,8 @@ def _compile(
         raise
     except Exception as error:  # the DSL raises many kinds, all of them the compiler's answer
         raise CompilationError(f"CuTe DSL did not compile for {arch}: {error}") from error
-    linked = _link(target)
-    return files if linked is None else {**files, "kernel.so": linked}
-
-
-def _link(target: Path) -> bytes | None:
-    """Make a shared object of an object file, if there is a linker."""
-    linker = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if linker is None:
-        return None
-    out = target.with_suffix(".so")
-    command = [linker, "-shared", "-nostdlib", "-o", str(out), str(target)]
-    # No LD_RUN_PATH, LIBRARY_PATH or GCC_EXEC_PREFIX: they would be part of what is made.
-    environment = {k: os.environ[k] for k in ("PATH", "LD_LIBRARY_PATH") if k in os.environ}
-    environment["TMPDIR"] = str(target.parent)
-    done = subprocess.run(command, capture_output=True, env=environment, check=False)
-    return out.read_bytes() if done.returncode == 0 else None
-
-
-def load_kernel(files: Mapping[str, bytes]) -> Callable[..., None]:
-    """Return the compiled function of an artifact's files.
-
-    What is mapped are these bytes and no others: files that only this process has.
-
-    Raises
-    ------
-    BackendUnavailable
-        The packages that run it are not installed.
-    """
-    reason = missing()
-    if reason is not None:
-        raise BackendUnavailable(f"a CuTe kernel cannot be loaded: {reason}")
-    module = _load_shared(files.get("kernel.so"))
-    if module is None:
-        if COMPILING.abandoned:
-            raise BackendUnavailable(
-                "a CuTe kernel without a shared object cannot be loaded: this process was forked "
-                "while another thread compiled; compile before the fork, or install a C compiler"
-            )
-        import cutlass.cute as cute
-
-        with file_of(files["kernel.o"]) as path:
-            module = cute.runtime.load_module(path, enable_tvm_ffi=True)
-    _LOADED.append(module)
-    return getattr(module, FUNCTION)
-
-
-def _load_shared(data: bytes | None) -> Any:
-    """Load a shared object without the DSL; None where there is none or it cannot be mapped."""
-    if data is None:
-        return None
-    import tvm_ffi
-
-    _open_runtime()
-    # `tvm_ffi.load_module` learns the format from a suffix, which a file in memory lacks.
-    load = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")
-    try:
-        with file_of(data) as path:
-            return load(path, "so")
-    except (RuntimeError, OSError):
-        return None  # where no such file may be mapped, say: the DSL loads the object file
-
-
-_LOADED: list[Any] = []  # functions do not keep their modules alive
+    shared = link(target)
+    return files if shared is None else {**files, "kernel.so": shared}
 
 
 def _runtime_folder() -> Path:
@@ -224,10 +163,3 @@ def _runtime_folder() -> Path:
             if (Path(place) / name / "lib" / "libcute_dsl_runtime.so").exists():
                 return Path(place) / name
     raise BackendUnavailable(f"libcute_dsl_runtime.so was not found; {_INSTALL}")
-
-
-@cache
-def _open_runtime() -> ctypes.CDLL:
-    """Make the runtime's symbols visible to the kernels' shared objects."""
-    library = _runtime_folder() / "lib" / "libcute_dsl_runtime.so"
-    return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)

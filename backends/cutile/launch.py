@@ -13,15 +13,17 @@ from ctypes import addressof, c_uint64
 from dataclasses import dataclass
 from typing import Any
 
-from unigemm.errors import BackendUnavailable, UnigemmError
+from unigemm.errors import BackendUnavailable
 from unigemm.planning.backend import Launcher
 from unigemm.problem.epilogue import MOST_ARRAYS, Epilogue
 
+from ..common.current_device import current_device, done
 from .launch_arguments import CALL_ARGUMENTS, Argument, Call, CallArgument
 
 __all__ = ["DRIVER", "launcher", "load"]
 
 DRIVER = 13000  # cuDriverGetVersion of CUDA 13.0 (r580), which tile kernels need (cuTile's manual)
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 
 
 def load(files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -36,37 +38,29 @@ def load(files: Mapping[str, bytes]) -> dict[str, Any]:
     """
     from cuda.bindings import driver
 
-    (version,) = _done(driver, driver.cuDriverGetVersion(), "cuDriverGetVersion")
+    (version,) = done(driver, driver.cuDriverGetVersion(), "cuDriverGetVersion")
     if version < DRIVER:
         raise BackendUnavailable(
             f"cutile needs a driver for CUDA 13.0 (r580) and this one is for "
             f"{version // 1000}.{version % 1000 // 10}; update it, or name another backend"
         )
+    current_device()
     found = {}
     for name, image in files.items():
         symbol, _, kind = name.rpartition(".")
         if kind != "cubin":
             continue
         # Never unloaded: functions live as long as the process.
-        (library,) = _done(
+        (library,) = done(
             driver, driver.cuLibraryLoadData(image, [], [], 0, [], [], 0), "cuLibraryLoadData"
         )
-        (kernel,) = _done(
+        (kernel,) = done(
             driver, driver.cuLibraryGetKernel(library, symbol.encode()), "cuLibraryGetKernel"
         )
         # Loads it now rather than at the first launch, which may be captured into a graph.
-        _done(driver, driver.cuKernelGetFunction(kernel), "cuKernelGetFunction")
+        done(driver, driver.cuKernelGetFunction(kernel), "cuKernelGetFunction")
         found[symbol] = kernel
     return found
-
-
-def _done(driver: Any, answer: tuple[Any, ...], what: str) -> tuple[Any, ...]:
-    status, *values = answer
-    if int(status):
-        name = driver.cuGetErrorName(status)[1]
-        name = name.decode() if isinstance(name, bytes) else status
-        raise UnigemmError(f"the CUDA driver refused a cuTile kernel: {what} gave {name}")
-    return tuple(values)
 
 
 @dataclass(frozen=True)
@@ -170,8 +164,11 @@ def launcher(
             for slot, index, offset in per_call:
                 values[slot] = brought[index] + offset
             status = start(config, function, pointers, 0)
+            if status[0] == _NO_CONTEXT:  # the thread has used no CUDA yet
+                current_device()
+                status = start(config, function, pointers, 0)
             if status[0]:
-                _done(driver, status, "cuLaunchKernelEx")
+                done(driver, status, "cuLaunchKernelEx")
 
     def launch(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
         if swapped:

@@ -307,15 +307,3 @@ def test_the_compilers_words_reach_the_caller():
 
     with pytest.raises(CompilationError, match="planted"):
         toolchain.compile_kernel(broken, arguments, "sm_90a", 0)
-
-
-def test_a_kernel_loads_from_either_file_and_the_missing_one_does_not_matter():
-    from unigemm.backends.cute import toolchain
-
-    files = made(plan_of(DType.FLOAT32)).files
-    assert callable(toolchain.load_kernel(files))
-    assert callable(toolchain.load_kernel({"kernel.o": files["kernel.o"]}))
-    # As where memory may not be mapped to run: the shared object is there and cannot be loaded.
-    assert callable(toolchain.load_kernel({**files, "kernel.so": b"not a shared object"}))
-    with pytest.raises((RuntimeError, OSError)):
-        toolchain.load_kernel({"kernel.o": b"not an object", "kernel.so": b"not one either"})

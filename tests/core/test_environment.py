@@ -253,11 +253,14 @@ def test_the_variable_puts_the_log_on_stderr(level):
 @pytest.mark.parametrize("text", ["loud", "2"])
 def test_a_level_or_switch_that_is_none_is_a_warning(text, monkeypatch):
     monkeypatch.setenv("UNIGEMM_LOG", text)
-    monkeypatch.setenv("UNIGEMM_ALWAYS_COMPILE", text)
+    monkeypatch.setenv("UNIGEMM_COMPILE", text)
+    monkeypatch.setenv("UNIGEMM_AUTOTUNE", text)
     with pytest.warns(SettingWarning, match="UNIGEMM_LOG: .*info or debug"):
         assert env.log_level() is None
-    with pytest.warns(SettingWarning, match="UNIGEMM_ALWAYS_COMPILE: .*1 or 0"):
-        assert env.always_compile() is False
+    with pytest.warns(SettingWarning, match="UNIGEMM_COMPILE: .*auto, never or always"):
+        assert env.compiling() == "auto"
+    with pytest.warns(SettingWarning, match="UNIGEMM_AUTOTUNE: .*1 or 0"):
+        assert env.autotune() is False
 
 
 def spec(*shape):
@@ -340,14 +343,14 @@ def test_code_of_what_runs_is_written(monkeypatch, tmp_path):
 def test_kernels_are_compiled_anew_and_published(monkeypatch, tmp_path):
     fill(tmp_path, "a")
     compiler = Compiler("a")
-    monkeypatch.setenv("UNIGEMM_ALWAYS_COMPILE", "1")
+    monkeypatch.setenv("UNIGEMM_COMPILE", "always")
     cache = Cache(tmp_path, ())
     assert cache.get(fake_key("a")) is None
     entry = cache.get_or_compile(fake_key("a"), compiler)
     assert (entry.layer, entry.cached, compiler.calls) == ("cache", False, 1)
     cache.get_or_compile(fake_key("a"), compiler)
     assert compiler.calls == 1  # what this process has compiled it knows
-    monkeypatch.setenv("UNIGEMM_ALWAYS_COMPILE", "0")
+    monkeypatch.setenv("UNIGEMM_COMPILE", "auto")
     assert Cache(tmp_path, ()).get_or_compile(fake_key("a"), never).files == entry.files
     assert Cache(tmp_path, ()).verify().damaged == ()
 

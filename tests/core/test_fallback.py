@@ -107,6 +107,24 @@ def test_a_full_disk_is_no_backends_fault(gpu):
     assert not second.loaded
 
 
+def test_never_compiling_names_the_kernel_and_takes_what_the_cache_has(gpu, monkeypatch):
+    driver, best, second = gpu
+    a, b = operands(driver)
+    monkeypatch.setenv("UNIGEMM_COMPILE", "never")
+    digest = best.key(unigemm.plan(a, b, backend="fake")).digest[:16]
+    for asked in ({}, {"backend": "fake"}):
+        with pytest.raises(BackendUnavailable, match=f"kernel {digest} of fake .*is never"):
+            unigemm.matmul(a, b, **asked)
+    assert not best.compiled
+    assert not second.compiled
+    monkeypatch.setenv("UNIGEMM_COMPILE", "auto")
+    unigemm.compile(unigemm.plan(a, b, backend="second"))
+    monkeypatch.setenv("UNIGEMM_COMPILE", "never")
+    np.testing.assert_array_equal(host(unigemm.matmul(a, b)), 4)
+    assert len(second.loaded) == 1
+    assert not best.compiled
+
+
 class Stranger(Backend):
     """A backend on the CPU, which lacks a part and is therefore asked nothing."""
 

@@ -86,7 +86,7 @@ class Cache:
         self._warned: set[str] = set()
         self._upkeep_due = -math.inf
         self._guard = Lock()
-        self._always_compile = env.always_compile()
+        self._always_compile = env.compiling() == "always"
 
     @property
     def root(self) -> Path:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, distributions, entry_points
 from typing import Any
 
-from .. import hooks
+from .. import env, hooks
 from ..errors import BackendUnavailable
 from ..hooks import BACKENDS as BUILTIN
 from .backend import Backend
@@ -95,7 +95,9 @@ def missing_of(backend: Backend) -> str | None:
 
 
 def compiler_missing_of(backend: Backend) -> str | None:
-    """Return what a backend says is missing to compile, as `missing_of` does."""
+    """Return why nothing is compiled: the user forbids it, or what a backend says is missing."""
+    if backend.compiles and env.compiling() == "never":
+        return "UNIGEMM_COMPILE is never"
     return _said(backend.compiler_missing)
 
 

@@ -18,6 +18,7 @@ from .backend import Backend
 from .batch_invariance import invariant_extents, with_extents
 from .calibration import Calibration
 from .calibrations import calibrated_target
+from .compile_command import compile_command
 from .plan import Plan
 from .planner import KEPT, choose
 from .registry import backend_named, backend_names, compiler_missing_of, missing_of
@@ -27,7 +28,7 @@ from .target import CPU, Target
 if TYPE_CHECKING:
     from .tuned_plans import Tuned
 
-__all__ = ["plan_gemm", "target_of", "usable_backend"]
+__all__ = ["kernel_missing", "plan_gemm", "target_of", "usable_backend"]
 
 
 def target_of(device: Device) -> Target:
@@ -125,12 +126,19 @@ def _modelled(gemm: Gemm, target: Target, backend: str, usable: bool, keep: int)
     """Plan a product by the model; see `plan_gemm`."""
     failed = _failed.get((gemm.problem, target), {}) if usable and backend == "auto" else {}
     dropped = tuple(failed.items())
+    first: Plan | None = None
     while True:
         of = target.calibration
-        plan = _planner(gemm.problem, target, backend, usable, keep, dropped, of)(gemm.extents)
+        try:
+            plan = _planner(gemm.problem, target, backend, usable, keep, dropped, of)(gemm.extents)
+        except UnsupportedProblem:
+            if first is None:
+                raise
+            raise kernel_missing(first) from None
         reason = _unavailable_reason(plan) if usable and backend == "auto" else None
         if reason is None:
             return plan
+        first = first or plan
         LOG.info("left out %s: %s", plan.backend, reason)
         dropped = (*dropped, (plan.backend, reason))
 
@@ -230,6 +238,23 @@ def _unavailable_reason(plan: Plan) -> str | None:
     if default_cache().get(backend.key(plan)) is not None:
         return None
     return f"the cache does not hold its kernel, and it cannot be compiled here: {lacking}"
+
+
+def kernel_missing(plan: Plan) -> BackendUnavailable:
+    """Return the error of a kernel that the cache lacks and that cannot be compiled here."""
+    backend = backend_named(plan.backend)
+
+    def pick(gemm: Gemm, target: Target) -> Plan:
+        return _modelled(gemm, target, plan.backend, usable=False, keep=0)
+
+    command = compile_command(plan, pick)
+    return BackendUnavailable(
+        f"kernel {backend.key(plan).digest[:16]} of {plan.backend} for {plan.target.arch} "
+        f"({plan.config}; {plan.extents} of {plan.problem}) is in no bundle and not in the cache, "
+        f"and it cannot be compiled here: {compiler_missing_of(backend)}. Compile it elsewhere "
+        + (f"({command})" if command else "(unigemm warmup, with what unigemm.record wrote)")
+        + " and bring it in a bundle (unigemm cache export; UNIGEMM_CACHE_BUNDLES)"
+    )
 
 
 # What `auto` took and could not be had, with the reason: until `forget`.

@@ -13,7 +13,7 @@ from ..log import LOG, watch
 from ..planning.backend import Backend, Launcher
 from ..planning.config import Config
 from ..planning.plan import Plan
-from ..planning.registry import backend_named
+from ..planning.registry import backend_named, compiler_missing_of
 from ..planning.target import Target
 from ..problem.canonical import Gemm
 from ..problem.dtypes import DType
@@ -23,7 +23,7 @@ from .dump import dump
 if TYPE_CHECKING:
     from ..cache import Cache, Entry
     from ..cache.artifact import Artifact
-from ..planning.select import usable_backend
+from ..planning.select import kernel_missing, usable_backend
 
 __all__ = ["LOADERS", "forget_device", "kernel_entry"]
 
@@ -128,6 +128,8 @@ def _compiled(
     backend: Backend, plan: Plan, compile: Callable[[Plan], Artifact] | None = None
 ) -> Artifact:
     """Compile a plan's kernel; whatever goes wrong is a typed error."""
+    if compiler_missing_of(backend) is not None:
+        raise kernel_missing(plan)
     try:
         return (compile or backend.compile)(plan)
     except (UnigemmError, MemoryError):

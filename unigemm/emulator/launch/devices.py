@@ -13,6 +13,7 @@ from typing import Any
 from ...arrays.library import KNOWN, Library
 from ...arrays.numpy_arrays import array_types, numpy_library
 from ...arrays.operands import Device, Operand
+from ...cache import host_code
 from ...errors import BackendUnavailable
 from ...planning.plan import Plan
 from ...planning.target import VIRTUAL, Target, named_target
@@ -93,16 +94,16 @@ class EmulatedDevice:
         Raises
         ------
         BackendUnavailable
-            It is no CuTe kernel, or this machine cannot link its host code.
+            It is no CuTe kernel, or its host code cannot be linked or mapped here.
         """
-        if "kernel.o" not in files or "kernel.ptx" not in files:
+        if "kernel.ptx" not in files:
             raise BackendUnavailable(
                 f"kernels of {plan.backend} hold no host code and PTX; the emulator runs those of "
                 "the CuTe backends"
             )
         ptx = files["kernel.ptx"].decode()
         shared = self.target.smem_per_block
-        return host.open_host(files["kernel.o"], ptx, shared, partial(self.run, ptx))
+        return host.HostFunction(host_code.linked(files), ptx, shared, partial(self.run, ptx))
 
     def run(self, ptx: str, asked: host.Launch) -> None:
         """Run one launch."""
@@ -179,7 +180,7 @@ def device(
     EmulatorError
         Another one is in use. There is one at a time in a process, for all its threads.
     BackendUnavailable
-        There is no C compiler here.
+        The package that calls host code is not installed.
 
     Examples
     --------

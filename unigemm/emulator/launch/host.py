@@ -1,33 +1,23 @@
 """The compiled host function of a CuTe kernel, run with no CUDA: its launches come back to Python.
 
-The object file is linked with a stand-in for the CUDA runtime (``stand_in.c``), whose functions
-answer what the host code asks and hand on grid, block, cluster, shared memory and parameters.
+What the host code asks of the driver, functions here answer: a kernel's handle is a number for its
+name, and a launch hands on grid, block, cluster, shared memory and parameters.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
-import os
-import pkgutil
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from ...cache.scratch import kept_folder
-from ...errors import BackendUnavailable
-from ...extras import install_command
+from ...cache.host_code import Driver, missing, open_shared
 from ..ptx.faults import EmulatorError
 from ..ptx.parser import parse
-from ..ptx.ptx import Kernel, Module
+from ..ptx.ptx import Kernel
 
-__all__ = ["HostFunction", "Launch", "missing", "open_host"]
+__all__ = ["HostFunction", "Launch", "missing"]
 
-FUNCTION = "gemm"  # as the CuTe backends export it
 _CLUSTER = 4  # cudaLaunchAttributeClusterDimension
 _DEPENDENT = 6  # cudaLaunchAttributeProgrammaticStreamSerialization
 
@@ -51,9 +41,22 @@ class _Config(ctypes.Structure):
     )
 
 
-_LAUNCHER = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(_Config), ctypes.POINTER(ctypes.c_void_p)
-)
+_MAX_SHARED = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+_FAILED, _NOT_FOUND = 719, 500  # CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_NOT_FOUND
+
+_STATUS, _INT, _HANDLE = ctypes.c_int, ctypes.c_int, ctypes.c_void_p
+_INTO_HANDLE, _INTO_INT = ctypes.POINTER(_HANDLE), ctypes.POINTER(_INT)
+#: The driver's functions as the host code calls them: their parameters behind the status.
+_SIGNATURES = {
+    "launch": (ctypes.POINTER(_Config), _HANDLE, _INTO_HANDLE, _HANDLE),
+    "load": (_INTO_HANDLE, *(_HANDLE,) * 3, ctypes.c_uint, *(_HANDLE,) * 2, ctypes.c_uint),
+    "kernel": (_INTO_HANDLE, _HANDLE, ctypes.c_char_p),
+    "get": (_INTO_INT, _INT, _HANDLE, _INT),
+    "set": (_INT, _INT, _HANDLE, _INT),
+    "device": (_INTO_INT, _INT, _INT),
+    "use": (_HANDLE,),
+    "error_name": (_STATUS, ctypes.POINTER(ctypes.c_char_p)),
+}
 
 
 @dataclass(frozen=True)
@@ -73,35 +76,46 @@ class Launch:
     dependent: bool = False
 
 
-def missing() -> str | None:
-    """Say what a host function needs and this machine lacks; None when nothing."""
-    if _compiler() is None:
-        return "it links the host code with a C compiler, and there is none (cc, gcc or clang)"
-    try:
-        import tvm_ffi  # noqa: F401
-    except ImportError:
-        return f"the package apache-tvm-ffi is not installed; {install_command('cute')}"
-    return None
-
-
-def _compiler() -> str | None:
-    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-
-
 class HostFunction:
-    """A host function that can be called; each of its launches goes to `launch`."""
+    """A host function that can be called; each of its launches goes to `launch`.
 
-    def __init__(self, path: Path, module: Module, shared_bytes: int,
+    Parameters
+    ----------
+    shared_object
+        Of a CuTe artifact, and `ptx` its PTX.
+    shared_bytes
+        Shared memory that a CTA of the emulated device may have.
+    launch
+        Gets each launch.
+
+    Raises
+    ------
+    BackendUnavailable
+        It cannot be mapped here.
+    """
+
+    def __init__(self, shared_object: bytes, ptx: str, shared_bytes: int,
                  launch: Callable[[Launch], None]) -> None:  # fmt: skip
-        import tvm_ffi
-
-        self.module, self.launch = module, launch
+        self.module, self.launch = parse(ptx), launch
         self.error: BaseException | None = None
-        self._library = ctypes.CDLL(str(path))
-        self._callback = _LAUNCHER(self._on_launch)  # kept: C has its address
-        self._library.unigemm_emulator_connect(self._callback, ctypes.c_int(shared_bytes))
-        self._loaded = tvm_ffi.load_module(str(path))
-        self._function = getattr(self._loaded, FUNCTION)
+        self._kernels = list(self.module.kernels)
+        answers: dict[str, Callable[..., int]] = {
+            "launch": self._on_launch,
+            "load": lambda library, *_: _put(library, 1),
+            "kernel": self._on_kernel,
+            "get": lambda value, *_: _put(value, 0),
+            "set": lambda *_: 0,
+            # All that is asked for is how much shared memory a CTA may have.
+            "device": lambda value, of, _: _put(value, shared_bytes) if of == _MAX_SHARED else 1,
+            "use": lambda _: 0,
+            "error_name": lambda *_: 1,
+        }
+        self._answers = {  # kept: C has their addresses
+            name: ctypes.CFUNCTYPE(_STATUS, *_SIGNATURES[name])(answer)
+            for name, answer in answers.items()
+        }
+        addresses = {n: ctypes.cast(f, _HANDLE).value for n, f in self._answers.items()}
+        self._function = open_shared(shared_object, Driver(**addresses), 0, 0)
 
     def __call__(self, *arguments: int | float) -> None:
         """Call the host function; an error of an emulated kernel is raised here.
@@ -121,18 +135,22 @@ class HostFunction:
         if self.error is not None:
             raise self.error
 
-    def _on_launch(self, name: bytes, config: Any, parameters: Any) -> int:
+    def _on_kernel(self, kernel: Any, library: int, name: bytes) -> int:
+        if name.decode() not in self._kernels:
+            return _NOT_FOUND
+        return _put(kernel, 1 + self._kernels.index(name.decode()))
+
+    def _on_launch(self, config: Any, kernel: int, parameters: Any, extra: Any) -> int:
         try:
-            self.launch(self._described(name.decode(), config.contents, parameters))
+            name = self._kernels[kernel - 1]
+            self.launch(self._described(name, config.contents, parameters))
         except BaseException as error:  # it cannot pass through C
             self.error = error
-            return 719  # cudaErrorLaunchFailure
+            return _FAILED
         return 0
 
     def _described(self, name: str, config: _Config, parameters: Any) -> Launch:
-        kernel = self.module.kernels.get(name)
-        if kernel is None:
-            raise EmulatorError(f"the host function launches {name!r}, which is not in the PTX")
+        kernel = self.module.kernels[name]
         cluster: Sequence[int] = (1, 1, 1)
         dependent = False
         for i in range(config.count):
@@ -158,63 +176,7 @@ def _parameters(kernel: Kernel, pointers: Any) -> bytes:
     return bytes(out)
 
 
-def open_host(
-    object_file: bytes, ptx: str, shared_bytes: int, launch: Callable[[Launch], None]
-) -> HostFunction:
-    """Link and load a host function.
-
-    Parameters
-    ----------
-    object_file
-        ``kernel.o`` of a CuTe artifact, and `ptx` its PTX.
-    shared_bytes
-        Shared memory that a CTA of the emulated device may have.
-    launch
-        Gets each launch.
-
-    Raises
-    ------
-    BackendUnavailable
-        There is no C compiler, or no TVM-FFI.
-    """
-    reason = missing()
-    if reason is not None:
-        raise BackendUnavailable(f"the emulator cannot run host code: {reason}")
-    target = _folder() / f"host{next(_NUMBERS)}.so"
-    source = target.with_suffix(".o")
-    source.write_bytes(object_file)
-    # -Bsymbolic: these functions and no others, even where the real runtime is loaded.
-    _run([_compiler(), "-shared", "-Wl,-Bsymbolic", "-o", target, source, _stand_in()])
-    source.unlink()
-    return HostFunction(target, parse(ptx), shared_bytes, launch)
-
-
-@cache
-def _folder() -> Path:
-    try:
-        return kept_folder()  # the libraries are mapped until the process ends
-    except OSError as error:
-        raise BackendUnavailable(
-            f"the emulator has no folder for host code ({error}); set TMPDIR to one that you and "
-            "nobody else can write"
-        ) from error
-
-
-_NUMBERS = itertools.count()
-
-
-@cache
-def _stand_in() -> Path:
-    target, source = _folder() / "stand_in.o", _folder() / "stand_in.c"
-    source.write_bytes(pkgutil.get_data(__package__, "stand_in.c") or b"")  # also from an archive
-    _run([_compiler(), "-O1", "-fPIC", "-c", "-o", target, source])
-    return target
-
-
-def _run(command: Sequence[Any]) -> None:
-    environment = {**os.environ, "TMPDIR": str(_folder())}  # where a compiler's parts meet
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=False, env=environment
-    )
-    if done.returncode:
-        raise EmulatorError(f"{command[0]} failed: {done.stderr.strip()}")
+def _put(place: Any, value: int) -> int:
+    """Write an answer, and say that all went well."""
+    place[0] = value
+    return 0

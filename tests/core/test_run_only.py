@@ -1,0 +1,101 @@
+"""A node that only runs: the packages of ``unigemm[run]``, a bundle, and no compiler at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+import run_only
+from test_packaging import ROOT, settings
+
+import unigemm
+from unigemm.planning.registry import backend_named
+
+MOST_BYTES = 250e6
+
+
+def closure(extra):
+    """Return the distributions that the package needs with an extra, with what these need."""
+    from packaging.requirements import Requirement
+
+    project = settings()["project"]
+    extras = project["optional-dependencies"]
+    todo = [(text, "") for text in (*project["dependencies"], f"unigemm[{extra}]")]
+    found = {}
+    while todo:
+        text, of = todo.pop()
+        need = Requirement(text)
+        if need.marker is not None and not need.marker.evaluate({"extra": of}):
+            continue
+        if need.name == "unigemm":
+            todo += [(each, "") for name in need.extras for each in extras[name]]
+            continue
+        if need.name in found:
+            continue
+        found[need.name] = each = distribution(need.name)
+        todo += [(text, x) for text in each.requires or () for x in (*need.extras, "")]
+    return found
+
+
+@pytest.fixture(scope="module")
+def packages():
+    try:
+        return closure("run")
+    except PackageNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed")
+
+
+def test_what_such_a_node_installs_is_small_and_no_compiler(packages):
+    sizes = {
+        name: sum(os.path.getsize(x.locate()) for x in each.files or () if x.locate().is_file())
+        for name, each in packages.items()
+    }
+    assert sum(sizes.values()) < MOST_BYTES, sizes
+    assert not {"nvidia-cutlass-dsl", "cuda-tile", "nvidia-cuda-nvcc"} & set(packages)
+    assert {"apache-tvm-ffi", "cuda-bindings", "numpy"} <= set(packages)
+
+
+def site_of(packages, folder):
+    """Link the files of distributions into a folder of their own."""
+    for each in packages.values():
+        for file in each.files or ():
+            if ".." not in file.parts and file.suffix != ".pyc":
+                place = folder.joinpath(*file.parts)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if not place.exists():
+                    place.symlink_to(Path(file.locate()).resolve())
+
+
+@pytest.mark.compile
+def test_every_kernel_of_a_bundle_runs_where_nothing_can_compile(packages, tmp_path):
+    for name in run_only.PRODUCTS:
+        reason = backend_named(name).missing() or backend_named(name).compiler_missing()
+        if reason is not None:
+            pytest.skip(reason)
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler, which links kernels where they are compiled")
+    plans = [run_only.plan_of(name) for name in run_only.PRODUCTS]
+    digests = [unigemm.compile(plan).entry.digest for plan in plans]
+    bundle, site = tmp_path / "bundle", tmp_path / "site"
+    from unigemm.cache import default_cache
+
+    default_cache().export_bundle(bundle, digests=digests)
+    site_of(packages, site)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", run_only.__file__, str(site), str(ROOT)],
+        env={
+            "PATH": str(tmp_path / "none"),
+            "HOME": str(tmp_path),
+            "UNIGEMM_CACHE_DIR": str(tmp_path / "own"),
+            "UNIGEMM_CACHE_BUNDLES": str(bundle),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["ok"], done.stderr
