@@ -21,6 +21,7 @@ from unigemm.problem.problem import Extents, Problem
 from .coefficients import Model, kind_of, model_of
 from .correction import factors, features
 from .cost_model import Parts, Usage, estimate, overlapping
+from .groups import even
 from .launches import Array, Launches, columns_of
 from .offsets import factor as offset_factor
 
@@ -235,7 +236,7 @@ def _corrected(each: _Estimated, chosen: Array, least_us: float) -> _Corrected:
     (problem, extents, swap, _, launches, _, remainder_us), numbers, usage, parts = each
     factor = np.ones(len(chosen))
     if numbers.correction is not None:
-        asked = features(problem, extents, swap, usage, launches, parts, chosen)
+        asked = features(problem, even(problem, extents), swap, usage, launches, parts, chosen)
         factor = factors(numbers.correction, asked)
     if numbers.offsets is not None:
         factor = factor * offset_factor(numbers.offsets, launches.take(chosen), swap)

@@ -243,6 +243,7 @@ class CuteBackend(Backend):
             *self.arguments(plan), *scale_strides, *oriented_beside(gemm, config),
         )  # fmt: skip
         of_operands = 2 if plan.problem.scaled or plan.problem.blocks else 0  # of A and of B
+        of_groups = 3 if plan.problem.scaled and plan.problem.groups else 0  # steps, offsets
 
         def launch(a: int, b: int, d: int, workspace: int, stream: int, *scales: float) -> None:
             run(a, b, d, workspace, *fixed, *scales, stream)
@@ -251,6 +252,10 @@ class CuteBackend(Backend):
             a: int, b: int, d: int, workspace: int, stream: int, *scales: float
         ) -> None:
             swapped = scales[:of_operands][::-1]
+            if of_groups:
+                *more, step_a, step_b, offsets = scales[of_operands:]
+                run(b, a, d, workspace, *fixed, *swapped, *more, step_b, step_a, offsets, stream)
+                return
             run(b, a, d, workspace, *fixed, *swapped, *scales[of_operands:], stream)
 
         return launch_swapped if gemm.swapped != config.swap_ab else launch

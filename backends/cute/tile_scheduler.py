@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import cuda.bindings.driver as cuda
+import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32, Int64, const_expr
 
 from unigemm.planning.config import Config
 from unigemm.problem.problem import MatrixType, Problem
@@ -21,12 +22,14 @@ from ..common.workspace import PANEL_ROWS, aligned, panel_rows
 from . import device
 from .device import GMEM, Divisor, raster, select, tile_coordinates
 from .epilogue import arguments_of, parted
+from .grouped import EXHAUSTED, arguments_of_groups, find_unit, group_range, of_groups
 from .host_arguments import grouped
 from .repack import Repack, depth, launch_repack, packed_pitch
 from .totals import with_totals
 
 _PARAMETERS = 6  # parts of K, tiles along N first, group of the raster, SMs, rotations by M, N
 REGISTER_ROWS = 32  # up to so many rows of a tile are transposed in registers
+TMA_BITS = 128  # a box begins at a multiple of so many along its lines
 ROTATIONS = 128  # different starts along K, of tiles that all read the same few rows
 
 
@@ -90,6 +93,10 @@ class Work:
         The first k_tile along K, the distance to the next, and how many there are.
     rotation
         Which of them comes first: after the last one those before it follow.
+    begin, end
+        Of the group that i0 is, along what the groups divide; where there are groups.
+    head
+        Elements of K from `begin` on that are the group's before: TMA begins at whole 16 bytes.
     """
 
     tile_m: Int32
@@ -101,10 +108,15 @@ class Work:
     step: Int32
     k_tiles: Int32
     rotation: Int32
+    begin: Int32 | None = None
+    end: Int32 | None = None
+    head: Int32 | None = None
 
 
-def unit_order(spec: TileSpec, sizes: tuple, l0: Int32, parameters: tuple) -> tuple:
-    """Work out on the host what `work_unit` counts and divides by."""
+def unit_order(
+    spec: TileSpec, sizes: tuple, l0: Int32, parameters: tuple, offsets: tuple = ()
+) -> tuple:  # fmt: skip
+    """Work out on the host what `work_unit` counts and divides by, or what `find_unit` does."""
     m, n, k = sizes
     split_k, along_n, group, rotate_m, rotate_n = parameters
     tile_m, tile_n, tile_k = spec.config.tile
@@ -112,9 +124,30 @@ def unit_order(spec: TileSpec, sizes: tuple, l0: Int32, parameters: tuple) -> tu
     tiles_m = (m + tile_m * cm - 1) // (tile_m * cm)
     tiles_n = (n + tile_n * cn - 1) // (tile_n * cn)
     k_tiles = (k + tile_k - 1) // tile_k
+    if const_expr(is_walked(spec)):
+        return (*offsets, l0, m, tiles_n, group), k_tiles
     step = split_k * spec.config.cluster_k
     divisors = [Divisor(number) for number in (split_k, step, l0)]
-    return (raster(tiles_m, tiles_n, along_n, group), *divisors, k_tiles, rotate_m, rotate_n)
+    order = (raster(tiles_m, tiles_n, along_n, group), *divisors, k_tiles, rotate_m, rotate_n)
+    return (*order, (*offsets, l0, k)) if offsets else order
+
+
+def most_units(spec: TileSpec, sizes: tuple, batch: tuple, split_k: Int32) -> Int32:
+    """Return how many work units there are; on the host, and at most where there are groups."""
+    m, n = sizes
+    tile_m, tile_n, _ = spec.config.tile
+    cm, cn = spec.config.cluster
+    rows, columns = tile_m * cm, tile_n * cn
+    across = (n + columns - 1) // columns
+    if is_walked(spec) and not spec.problem.groups.stacked:
+        return (m + batch[0] * (rows - 1)) // rows * across
+    return (m + rows - 1) // rows * across * split_k * batch[0] * batch[1]
+
+
+def is_walked(spec: TileSpec) -> bool:
+    """Whether units are found by a walk through groups."""
+    groups = spec.problem.groups
+    return groups is not None and groups.along != "k"
 
 
 def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
@@ -123,7 +156,7 @@ def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
     Tiles that all read the same few rows begin at different k_tiles (`rotation`), so that they do
     not all want the same ones at once.
     """
-    tiles, split_k, step, l0, k_tiles_k, rotate_m, rotate_n = order
+    tiles, split_k, step, l0, k_tiles_k, rotate_m, rotate_n, *groups = order
     rank_m, rank_n, rank_k = ranks
     cm, cn = spec.config.cluster
     tm, tn, batch = tile_coordinates(unit, tiles)
@@ -138,7 +171,42 @@ def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
         k_tiles = (k_tiles - first + apart - 1) // step
     rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * k_tiles // ROTATIONS
     i1, i0 = divmod(batch, l0)
-    return tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, apart, k_tiles, rotation
+    fields = (tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, apart, k_tiles, rotation)
+    if not groups:
+        return fields
+    begin, end = group_range(spec.problem.groups, groups[0], i0)
+    tile_k = spec.config.tile[2]
+    unit = TMA_BITS // spec.operands[0].width if any(spec.k_major) else 1
+    head = begin & (unit - 1)
+    begin -= head
+    k_tiles = (end - begin + tile_k - 1) // tile_k * spec.products
+    k_tiles = select(end > begin + head, k_tiles, Int32(0))
+    return (*fields[:7], k_tiles, Int32(0), begin, end, head)
+
+
+@cute.jit
+def next_unit(
+    spec: cutlass.Constexpr, unit: Int32, units: Int32, order: tuple, ranks: tuple, walk: tuple
+) -> tuple:  # fmt: skip
+    """Return a unit of a product with groups, its fields, and the walk so far; a whole warp.
+
+    The unit is the one that is asked for, or `EXHAUSTED`; so it is behind that one, too.
+    """
+    unit = select(unit < 0, Int32(EXHAUSTED), unit)
+    if const_expr(is_walked(spec)):
+        rank_m, rank_n, _ = ranks
+        cm, cn = spec.config.cluster
+        groups, k_tiles = order
+        unit, (tm, tn, group, begin, end), walk = find_unit(
+            spec.problem.groups, spec.config.tile[0] * cm, groups, walk, unit
+        )
+        zero = Int32(0)
+        tile = (tm * cm + rank_m, tn * cn + rank_n, group, zero, zero, zero, Int32(1))
+        fields = (*tile, k_tiles * spec.products, zero, begin, end)
+    else:
+        fields = work_unit(spec, unit, order, ranks)
+        unit = select(unit < units, unit, Int32(EXHAUSTED))
+    return unit, fields, walk
 
 
 # -- the ring of stages ----------------------------------------------------------------------------
@@ -329,11 +397,12 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
     def gemm(*arguments: Any) -> None:
         of = grouped(arguments, _PARAMETERS)
         scales, taken = parted(spec.problem, of.more)
+        groups = of_groups(spec.problem, of.more)
 
         def launch(spec: TileSpec, addresses: tuple, taken: tuple) -> None:
             start(
                 spec, addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
-                scales, of.stream, taken,
+                scales, of.stream, taken, *groups,
             )  # fmt: skip
 
         with_totals(launch, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken)
@@ -343,4 +412,5 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
 
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
-    return device.example_arguments(_PARAMETERS, arguments_of(problem))
+    more = [*arguments_of(problem), *arguments_of_groups(problem)]
+    return device.example_arguments(_PARAMETERS, more)

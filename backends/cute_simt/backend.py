@@ -11,6 +11,7 @@ from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.epilogue import in_halves
+from ..common.groups import anywhere
 from ..cute.backend import CuteBackend
 from .candidates import MODEL
 from .geometry import geometry
@@ -26,6 +27,7 @@ class SimtBackend(CuteBackend):
 
     name = "cute_simt"
     model = MODEL
+    takes_groups = True
 
     def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it does not take a product of sizes that kernels take; None when it does."""
@@ -39,16 +41,19 @@ class SimtBackend(CuteBackend):
 
     def kernel_problem(self, problem: Problem) -> Problem:
         """Return the class that is compiled for a problem: what makes no difference is left out."""
+        problem = self.copied_as(problem)
         narrow = problem.d.alignment < 16 or problem.d.major == "strided"
         alignment = problem.d.dtype.itemsize if narrow else problem.d.alignment
         d = replace(problem.d, alignment=alignment)
-        return replace(self.copied_as(problem), d=d, precision="ieee", deterministic=False)
+        return replace(problem, d=d, precision="ieee", deterministic=False)
 
     def copied_as(self, problem: Problem) -> Problem:
-        """Return a problem whose B of halves is copied by elements.
+        """Return a problem whose operands are copied as they lie where groups begin.
 
-        Neighbours along N in a tile are none in memory.
+        And whose B of halves is copied by elements: neighbours along N in a tile are none in
+        memory.
         """
+        problem = anywhere(problem)
         b = problem.b
         if not in_halves(problem) or b.major != "n":
             return problem

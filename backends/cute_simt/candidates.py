@@ -34,6 +34,7 @@ from .schedules import (
     DMMA_STREAM,
     DMMA_TAIL,
     DOT_ROWS,
+    GROUPED_SCHEDULES,
     SCHEDULES,
     WARP,
     is_big,
@@ -126,6 +127,8 @@ def _columns(found: list[tuple[Config, Held]]) -> _Catalogue:
 
 def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
     """Return the candidates: for few rows, either way round; tiles, also with remainders."""
+    if problem.groups is not None:
+        return [_grouped_offer(problem, extents, target)]
     found = []
     for swap in (False, True):
         own, sizes = (problem.transposed, extents.transposed) if swap else (problem, extents)
@@ -136,6 +139,15 @@ def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
     found.append(_tiles_offer(problem, extents, target))
     found += _with_remainders(problem, extents, target)
     return found
+
+
+def _grouped_offer(problem: Problem, extents: Extents, target: Target) -> Offer:
+    """Return the tiles, K whole, for groups: a tile is a CTA's."""
+    every = _catalogue(problem, target)
+    x = every.launches
+    plain = np.isin(x.schedule, [SCHEDULES.index(each) for each in GROUPED_SCHEDULES])
+    own = (plain & (x.repacked == 0) & (x.producers == 0)).nonzero()[0]
+    return Offer(problem, extents, False, every.tiles, x.take(own))
 
 
 def _rows(problem: Problem, extents: Extents) -> int:

@@ -14,6 +14,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, MatrixType, Problem
 
 from ..common.cost_model import Usage
+from ..common.groups import even, tiles_along
 from ..common.launches import Array, Launches
 from ..common.workspace import bytes_moved, workspace_bytes
 from .geometry_gemv import few_rows_blocks, few_rows_depth, few_rows_threads, few_rows_vector
@@ -92,7 +93,8 @@ def usage(
     problem: Problem, extents: Extents, target: Target, x: Launches, tiles: Sequence[Config]
 ) -> Usage:
     """Return what launches use."""
-    m, n, k, batch = extents.m, extents.n, extents.k, extents.batch
+    own = even(problem, extents)
+    m, n, k, batch = own.m, own.n, own.k, own.batch
     size, clock, sms = problem.a.dtype.itemsize, target.clock_mhz, target.sm_count
     gbs = target.dram_gbs * 1e3
     kinds = problem.a, problem.b, problem.accumulator
@@ -102,7 +104,8 @@ def usage(
     few, dmma, tail, stream = _KINDS[:, x.schedule]
     resident = np.where(x.occupancy > 0, np.minimum(x.occupancy, resident), resident)
     slots = resident * sms
-    count = np.maximum(1, -(-m // x.tile_m) * -(-n // x.tile_n) * batch)
+    down, across = tiles_along(problem, "m", m, x.tile_m), tiles_along(problem, "n", n, x.tile_n)
+    count = np.maximum(1, np.ceil(down * across * batch)).astype(np.int64)
     whole_k, parts = -(-k // step), x.split_k * x.cluster_k
     # A tail cuts the tiles of the last wave alone; stream-K shares all k_tiles out evenly.
     left = count - (count - 1) // slots * slots

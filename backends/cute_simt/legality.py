@@ -14,6 +14,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
 from ..common.epilogue import in_halves, unsupported_epilogue
+from ..common.groups import unsupported_groups
 from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from ..common.workspace import LINE_BYTES
 from .fusion import unsupported_fusion
@@ -37,6 +38,7 @@ from .schedules import (
     DMMA_K_TILE,
     DOT,
     FEW_ROWS,
+    GROUPED_SCHEDULES,
     MAX_ACCUMULATOR_REGISTERS,
     SCHEDULES,
     SWIZZLE_ROWS,
@@ -78,6 +80,7 @@ _DTYPES = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 def unsupported_product(problem: Problem, extents: Extents, target: Target) -> str | None:
     """Say why no configuration can compute a product; None where some may."""
     reason = unsupported_blocks(problem) or unsupported_epilogue(problem, target)
+    reason = reason or unsupported_groups(problem)
     if reason is not None:
         return reason
     if problem.a.dtype not in _DTYPES:
@@ -97,7 +100,8 @@ def unsupported_reason(
     """
     reason = None if extents is None else _unsupported_numbers(problem, extents, config)
     reason = reason or (
-        _unsupported_remainder_configs(problem, config, target)
+        _unsupported_of_groups(problem, config)
+        or _unsupported_remainder_configs(problem, config, target)
         or _unsupported_cluster_config(problem, config, target)
         or _unsupported_repack_config(problem, config, target)
         or unsupported_fusion(problem, config)
@@ -130,6 +134,18 @@ def _unsupported_numbers(problem: Problem, extents: Extents, config: Config) -> 
     for each in config.remainder:
         reason = reason or unsupported_rows(each.oriented(problem), None, each)
     return reason or unsupported_launch(problem, extents, config)
+
+
+def _unsupported_of_groups(problem: Problem, config: Config) -> str | None:
+    if problem.groups is None:
+        return None
+    if config.schedule not in GROUPED_SCHEDULES:
+        return f"groups are computed a tile a CTA, and schedule {config.schedule!r} is another"
+    if config.split_k * config.cluster_k > 1:
+        return "how much K or how many tiles a group has is not known beforehand: K is not cut"
+    if config.repacked or config.remainder or config.producers or config.swap_ab:
+        return "tiles of groups are copied by all warps from where they lie, with nothing beside"
+    return None
 
 
 def unsupported_launch(problem: Problem, extents: Extents, config: Config) -> str | None:
@@ -331,6 +347,8 @@ def _unsupported_dmma_producers(config: Config) -> str | None:
 
 def unsupported_producers(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why no warps of a tile only copy; None where some may."""
+    if problem.groups is not None:
+        return "tiles of groups are copied by all warps"
     if target.capability[0] != 9:
         return "warps that only copy were measured on Hopper only"
     reason = unsupported_tile_producers(problem.a.dtype, config)

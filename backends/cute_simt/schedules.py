@@ -32,6 +32,7 @@ __all__ = [
     "FEW_ROWS",
     "FRAGMENT_K",
     "FRAGMENT_ROWS",
+    "GROUPED_SCHEDULES",
     "LONE_PRODUCER",
     "MAX_ACCUMULATOR_REGISTERS",
     "PRODUCER_WARPS",
@@ -63,6 +64,7 @@ FEW_ROWS = (DOT, AXPY)  # load straight to registers, with no pipeline
 DOT_ROWS = (1, 2, 4, 8)  # of A
 
 DMMA, DMMA_TAIL, DMMA_STREAM = "dmma", "dmma-tail", "dmma-stream"
+GROUPED_SCHEDULES = ("", DMMA)
 SCHEDULES = ("", "persistent", "tail", "stream", DMMA, DMMA_TAIL, DMMA_STREAM, DOT, AXPY)
 
 # mma.sync.m16n8k8 of float64 (PTX ISA: from sm_90 on), and what a lane has one element of.

@@ -10,6 +10,7 @@ from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import clusters_at_once
+from ..common.groups import anywhere
 from ..cute.backend import CuteBackend
 from .candidates import MODEL, turns
 from .geometry import geometry
@@ -23,6 +24,7 @@ class WgmmaBackend(CuteBackend):
 
     name = "cute_wgmma"
     model = MODEL
+    takes_groups = True
 
     def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it does not take a product of sizes that kernels take; None when it does."""
@@ -36,7 +38,7 @@ class WgmmaBackend(CuteBackend):
 
     def kernel_problem(self, problem: Problem) -> Problem:
         """Return the class that is compiled for a problem: what makes no difference is left out."""
-        d = problem.d
+        d = anywhere(problem).d
         wide = d.alignment if d.alignment in (16, d.dtype.itemsize) else 2 * d.dtype.itemsize
         return replace(problem, d=replace(d, alignment=wide), deterministic=False)
 

@@ -15,6 +15,7 @@ from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
+from ..common.groups import even
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer
 from ..common.workspace import totals_bytes, workspace_bytes
@@ -111,7 +112,12 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
 
 
 def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
-    """Return the candidates; also those of the transpose where wgmma takes A from registers."""
+    """Return the candidates; also those of the transpose where wgmma takes A from registers.
+
+    Groups of columns are those of rows of the transpose.
+    """
+    if problem.groups is not None and problem.groups.along == "n":
+        return [_offer(problem.transposed, extents.transposed, target, True)]
     found = [_offer(problem, extents, target, False)]
     if from_registers(problem.transposed, MMA_M):
         found.append(_offer(problem.transposed, extents.transposed, target, True))
@@ -120,6 +126,7 @@ def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
 
 def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) -> Offer:
     every = _catalogue(problem, target)
+    asked, extents = extents, even(problem, extents)
     x, m, n = every.launches, extents.m, extents.n
     # Tiles of few rows have all of them; of wider ones than D those that no narrower one replaces.
     rows = min(m, MMA_M)
@@ -129,11 +136,13 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     fits &= (x.tile_m < 2 * m) | (x.tile_m <= MMA_M)
     ctas = -(-m // x.tile_m) * -(-n // x.tile_n) * extents.batch
     cut = ctas * x.cluster_k <= target.sm_count  # else all SMs have work with K whole
+    cut &= problem.groups is None
     whole_k = -(-extents.k // x.tile_k)
     fits &= (cut & (whole_k >= 2 * x.cluster_k)) | (x.cluster_k == 1)
     fits &= (x.cluster_m <= -(-m // x.tile_m)) & (x.cluster_n <= -(-n // x.tile_n)) | (
         x.cluster_m * x.cluster_n == 1
     )
+    fits &= (x.slice_k == 1) | (problem.groups is None)
     own = fits.nonzero()[0]
     room = np.maximum(1, every.at_once[own] // (ctas * x.cluster_k)[own])
     part_bytes = workspace_bytes(problem, extents, 2) // 2
@@ -151,7 +160,7 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     raster_n = m * x.tile_n[index] < n * x.tile_m[index]
     stages = np.where(split_k > 1, every.added_stages[index], x.stages[index])
     launches = x.take(index, split_k=split_k, raster_n=raster_n * 1, stages=stages)
-    return Offer(problem, extents, swap_ab, every.tiles, launches)
+    return Offer(problem, asked, swap_ab, every.tiles, launches)
 
 
 def _workspace(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
@@ -167,6 +176,8 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
     ways = [(problem, False)]
     if from_registers(problem.transposed, MMA_M):
         ways.append((problem.transposed, True))
+    if problem.groups is not None and problem.groups.along == "n":
+        ways = [(problem.transposed, True)]
     for own, swap_ab in ways:
         every = _catalogue(own, target)
         for index, split_k in product(range(every.launches.size), (1, 2)):
@@ -187,7 +198,7 @@ def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]
     step. The start decides the order of the sums: not where results are to be the same for every M,
     and not where the last tile computes again what its neighbour does (`places.last_places`).
     """
-    if problem.batch_invariant:
+    if problem.batch_invariant or problem.groups is not None:
         return 0, 0
     size = extents.k * problem.a.dtype.itemsize * extents.batch
     few_m = extents.m <= config.tile[0] * config.cluster[0] and extents.m * size <= _TURNED_BYTES

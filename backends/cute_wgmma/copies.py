@@ -30,17 +30,20 @@ def copied_operands(problem: Problem, tile_m: int) -> int:
 
 def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
     """Return the bytes of the operands' copies, at most."""
-    return _copied_bytes(_copied(problem, tile_m), extents)
+    # Of operands that groups do not divide there is one matrix for each of them.
+    along = "" if problem.groups is None else problem.groups.along
+    return _copied_bytes(_copied(problem, tile_m), extents, {"m": "b", "n": "a"}.get(along, ""))
 
 
-def _copied_bytes(copies: tuple[_Copy, ...], extents: Extents) -> int:
+def _copied_bytes(copies: tuple[_Copy, ...], extents: Extents, stacked: str) -> int:
     total = 0
     for copy in copies:
+        batch = extents.batch * (extents.groups if copy.name == stacked else 1)
         rows = copy.rows(extents)
         lines, along = (rows, extents.k) if copy.along_k else (extents.k, rows)
-        most = packed_bytes(lines, along * copy.itemsize, extents.batch, copy.copies)
+        most = packed_bytes(lines, along * copy.itemsize, batch, copy.copies)
         if copy.may_panel:  # tiles decide
-            most = max(most, panel_bytes(lines, along * copy.itemsize, extents.batch))
+            most = max(most, panel_bytes(lines, along * copy.itemsize, batch))
         total += most
     return total
 

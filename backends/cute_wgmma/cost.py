@@ -12,6 +12,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.cost_model import Usage
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
+from ..common.groups import even, tiles_along
 from ..common.launches import Launches
 from ..common.workspace import bytes_moved, workspace_bytes
 from .copies import copied_operands, repacked_bytes
@@ -28,14 +29,15 @@ def usage(
     problem: Problem, extents: Extents, target: Target, x: Launches, tiles: Sequence[Config]
 ) -> Usage:
     """Return what launches use."""
-    m, n, k, batch = extents.m, extents.n, extents.k, extents.batch
+    own = even(problem, extents)
+    m, n, k, batch = own.m, own.n, own.k, own.batch
     size, clock, sms = problem.a.dtype.itemsize, target.clock_mhz, target.sm_count
     rows = np.maximum(x.tile_m, MMA_M)
     groups = 1 + (x.schedule == SCHEDULES.index("pingpong"))
-    down = -(-m // (x.tile_m * x.cluster_m)) * x.cluster_m
+    down = tiles_along(problem, "m", m, x.tile_m * x.cluster_m) * x.cluster_m
     across = -(-n // (x.tile_n * x.cluster_n)) * x.cluster_n
     parts = x.split_k * x.cluster_k
-    ctas = down * across * batch * parts
+    ctas = np.ceil(down * across * batch * parts)
     cluster = x.cluster_m * x.cluster_n * x.cluster_k
     at_once = np.array([clusters_at_once(target, c) * c for c in range(MAX_CLUSTER + 1)])
     k_tiles = -(-(-(-k // x.tile_k) * products(problem)) // parts)

@@ -186,8 +186,16 @@ def is_promoted(problem: Problem) -> bool:
 def from_registers(problem: Problem, rows: int) -> bool:
     """Whether wgmma takes A, in tiles of so many rows, from registers."""
     a = problem.a
+    if problem.groups is not None:  # these end at any row, or at any K
+        return False
     wide = a.dtype.itemsize == 4 and products(problem) == 1
     return wide and a.major == "m" and a.alignment == TMA_BYTES and rows >= MMA_M
+
+
+def begins_anywhere(problem: Problem) -> bool:
+    """Whether tiles begin at any row: TMA brings lines along M from whole 16 bytes on only."""
+    groups = problem.groups
+    return groups is not None and groups.along == "m" and not groups.stacked
 
 
 def shared_major(problem: Problem, name: Literal["a", "b"], rows: int) -> Major:
@@ -201,6 +209,8 @@ def shared_major(problem: Problem, name: Literal["a", "b"], rows: int) -> Major:
         return "k"
     if name == "a" and from_registers(problem, rows):
         return "m"
+    if name == "a" and begins_anywhere(problem):
+        return "k"
     if name == "a" and rows < MMA_M:
         eight = rows == FEW_ROWS[0] and shared_major(problem, "b", rows) == "n"
         if eight or matrix.alignment < TMA_BYTES:

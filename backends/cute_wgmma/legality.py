@@ -11,6 +11,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
 from ..common.epilogue import unsupported_config_epilogue, unsupported_epilogue
+from ..common.groups import unsupported_groups
 from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from .geometry import (
     BARRIER_BYTES,
@@ -22,6 +23,7 @@ from .geometry import (
     derived,
     fits_registers,
     groups_of,
+    in_panels,
 )
 
 __all__ = ["unsupported_product", "unsupported_reason"]
@@ -34,6 +36,7 @@ _INTEGER_N = (8, 16, 24, *range(32, 257, 16))
 def unsupported_product(problem: Problem, extents: Extents, target: Target) -> str | None:
     """Say why no configuration can compute a product on the target; None where some may."""
     reason = unsupported_blocks(problem) or unsupported_epilogue(problem, target)
+    reason = reason or unsupported_groups(problem)
     if reason is not None:
         return reason
     if target.capability != (9, 0):
@@ -59,6 +62,7 @@ def unsupported_reason(problem: Problem, config: Config, target: Target) -> str 
         or unsupported_config_epilogue(problem, config)
         or _unsupported_warps(config)
         or _unsupported_tile(problem, config)
+        or _unsupported_of_groups(problem, config)
     )
     if reason is not None:
         return reason
@@ -97,6 +101,20 @@ def _unsupported_tile(problem: Problem, config: Config) -> str | None:
         return f"N {n // wg_n} of a warpgroup is none that wgmma takes for int8"
     if k * problem.a.dtype.itemsize != SWIZZLE_BYTES:
         return f"a k_tile must be {SWIZZLE_BYTES} bytes"
+    return None
+
+
+def _unsupported_of_groups(problem: Problem, config: Config) -> str | None:
+    """Say why a configuration is none for groups, along M as the kernel sees it, or along K."""
+    groups = problem.groups
+    if groups is None:
+        return None
+    if groups.along == "n":
+        return "groups along N are those along M of the transposed product (swap_ab)"
+    if config.split_k * config.cluster_k * config.slice_k > 1:
+        return "how much K or how many units a CTA has is not known beforehand: K is not cut"
+    if groups.along == "k" and in_panels(problem, config.tile[1]):
+        return "panels have eight rows of K together, and groups begin at any"
     return None
 
 

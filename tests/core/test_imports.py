@@ -28,6 +28,7 @@ SHARED_DEVICE_CODE = {
         "device",
         "epilogue",
         "exchange",
+        "grouped",
         "operations",
         "reduction",
         "repack",

@@ -8,6 +8,7 @@
                                warp_specialized.py   warps that only copy beside others (Hopper)
                                stream_k.py           equally many k_tiles a CTA
                                gemv_dot.py, gemv_axpy.py   few rows of A
+                               grouped.py            tiles of groups
     4. the sum of partial sums   cute/reduction.py, or `tail_kernel` of tail_split_k.py
 
 Sizes are 32-bit; strides (elements) and addresses are 64-bit. What a kernel computes beyond the end
@@ -29,6 +30,7 @@ from unigemm.problem.problem import Problem
 from ...cute import device
 from ...cute.device import Divisor, raster
 from ...cute.epilogue import arguments_of, parted
+from ...cute.grouped import arguments_of_groups, of_groups
 from ...cute.host_arguments import grouped
 from ...cute.reduction import reduce_parts, target_of_sums
 from ...cute.totals import with_totals
@@ -44,6 +46,7 @@ from ..schedules import (
 )
 from ..work_split import tiles_before_tail
 from . import gemv_axpy, gemv_dot, stream_k, warp_specialized
+from . import grouped as grouped_tiles
 from .gemm import gemm_kernel
 from .persistent import persistent_kernel
 from .prepack import start_repacked
@@ -121,6 +124,8 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     if launch is None:
         tiled = stream_k.start if is_stream_k(spec.config) else start
         launch = few.get(spec.config.schedule, tiled)
+        if spec.problem.groups is not None:
+            launch = grouped_tiles.start
     if spec.config.repacked:
         launch = partial(start_repacked, launch)
     if spec.config.remainder:
@@ -130,11 +135,12 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     def gemm(*arguments: Any) -> None:
         of = grouped(arguments, _PARAMETERS)
         _, taken = parted(spec.problem, of.more)
+        groups = of_groups(spec.problem, of.more)[1:]
 
         def product(spec: Spec, addresses: tuple, taken: tuple) -> None:
             launch(
                 spec, addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
-                of.stream, taken,
+                of.stream, taken, *groups,
             )  # fmt: skip
 
         with_totals(product, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken)
@@ -144,4 +150,5 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
 
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
-    return device.example_arguments(_PARAMETERS, arguments_of(problem))
+    more = [*arguments_of(problem), *arguments_of_groups(problem)]
+    return device.example_arguments(_PARAMETERS, more)

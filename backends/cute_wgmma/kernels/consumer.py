@@ -5,12 +5,14 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
+from ...cute.grouped import clear_rest, fresh_walk, scales_of_group
 from ...cute.scaling import scale_of
-from ...cute.tile_scheduler import Work, skip, work_unit
+from ...cute.tile_scheduler import Work, is_walked, next_unit, skip, work_unit
 from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
 from .epilogue import store_tile
+from .k_tails import tail_of
 from .mainloop import fragment_offsets, multiply
-from .tile_coords import tile_origin
+from .tile_coords import rows_of, tile_origin
 
 __all__ = ["ORDER_BARRIER", "consume"]
 
@@ -37,6 +39,7 @@ def consume(
     wg_m, wg_n = member % geo.wg_m, member // geo.wg_m
     in_group = thread % (WARPGROUP * per_group)
     in_wg = thread % WARPGROUP
+    both = const_expr(2 * WARPGROUP * per_group)  # threads of ping-pong's groups
     partition = mma.get_slice(in_group)
     if const_expr(geo.fragments > 0):
         a = (shared[0].iterator.toint(), fragment_offsets(spec, wg_m, in_wg))
@@ -53,17 +56,21 @@ def consume(
     boxes = boxes + consumer * (geo.store_buffers * STORE_ROWS * geo.box_pitch // size)
     store = (atom, target, boxes)
     stage, phase, used = Int32(0), Int32(0), Int32(0)
-    unit, fields = first_unit, first
+    unit, fields, walk = first_unit, first, ()
     cute.arch.griddepcontrol_wait()
-    scale = scale_of(scales)
+    has_groups = const_expr(spec.problem.groups is not None)
+    scale = scale_of(scales[:3])
+    if const_expr(has_groups):
+        unit, fields, walk = next_unit(spec, unit, units, order, ranks, fresh_walk())
     if const_expr(geo.groups == 2):
         if group == 1:  # the first unit of the CTA is the other group's
-            stage, phase = skip(stage, phase, Work(*first).k_tiles, config.stages)
+            stage, phase = skip(stage, phase, Work(*fields).k_tiles, config.stages)
             unit += step
-            fields = work_unit(spec, unit, order, ranks)
-            cute.arch.barrier_arrive(
-                barrier_id=ORDER_BARRIER, number_of_threads=2 * WARPGROUP * per_group
-            )
+            if const_expr(has_groups):
+                unit, fields, walk = next_unit(spec, unit, units, order, ranks, walk)
+            else:
+                fields = work_unit(spec, unit, order, ranks)
+            cute.arch.barrier_arrive(barrier_id=ORDER_BARRIER, number_of_threads=both)
     while unit < units:
         work = Work(*fields)
         k_tiles = work.k_tiles
@@ -71,32 +78,72 @@ def consume(
             k_tiles = (k_tiles - group + geo.slices - 1) // geo.slices
             stage = group
         if const_expr(geo.groups == 2):
-            cute.arch.barrier(
-                barrier_id=ORDER_BARRIER + group, number_of_threads=2 * WARPGROUP * per_group
-            )
+            cute.arch.barrier(barrier_id=ORDER_BARRIER + group, number_of_threads=both)
+        tail = tail_of(spec, work, shared, in_group, group)
         stage, phase = multiply(
-            spec, mma, sums, total, a, b, barriers, k_tiles, stage, phase, ranks, in_wg
+            spec, mma, sums, total, a, b, barriers, k_tiles, stage, phase, ranks, in_wg, tail
         )
         if const_expr(geo.groups == 2):
-            cute.arch.barrier_arrive(
-                barrier_id=ORDER_BARRIER + 1 - group, number_of_threads=2 * WARPGROUP * per_group
-            )
+            cute.arch.barrier_arrive(barrier_id=ORDER_BARRIER + 1 - group, number_of_threads=both)
         corner = tile_origin(spec, work, lasts)
+        if const_expr(has_groups):
+            scale = scale_of(scales_of_group(scales, work.i0))
         used = store_tile(
-            spec, total, scale, store, out, d_strides, sizes, fields, corner,
+            spec, total, scale, store, out, d_strides, rows_of(spec, work, sizes), fields, corner,
             (consumer, group, wg_m, wg_n), (thread, in_wg), shared[0].iterator, ranks, used,
             taken,
         )  # fmt: skip
-        unit += step
-        if const_expr(geo.groups == 2):
-            if unit < units:
-                other = Work(*work_unit(spec, unit, order, ranks))
-                stage, phase = skip(stage, phase, other.k_tiles, config.stages)
-            unit += step
-        if unit < units:
-            fields = work_unit(spec, unit, order, ranks)
+        unit, fields, walk, stage, phase = own_next(
+            spec, unit + step, units, step, order, ranks, (fields, walk), stage, phase
+        )
+    if const_expr(has_groups):
+        clear_what_is_left(spec, out, d_strides, sizes, taken, order, walk, thread)
     if const_expr(config.cluster_k > 1):
         cute.arch.cluster_wait()  # for those that read this CTA's sums
     if const_expr(geo.store == "tma"):
         if in_wg // 32 == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+@cute.jit
+def own_next(
+    spec: cutlass.Constexpr, unit: Int32, units: Int32, step: Int32, order: tuple, ranks: tuple,
+    before: tuple, stage: Int32, phase: Int32,
+) -> tuple:  # fmt: skip
+    """Return a consumer's next unit, its fields, the walk through groups, and its first stage.
+
+    That is the CTA's next, or in ping-pong the one behind, which is the other group's. `before` are
+    the fields and the walk of the unit before.
+    """
+    stages, two = spec.config.stages, const_expr(spec.geometry.groups == 2)
+    fields, walk = before
+    if const_expr(spec.problem.groups is not None):
+        unit, fields, walk = next_unit(spec, unit, units, order, ranks, walk)
+        if const_expr(two):
+            if unit < units:
+                stage, phase = skip(stage, phase, Work(*fields).k_tiles, stages)
+                unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
+    else:
+        if const_expr(two):
+            if unit < units:
+                other = Work(*work_unit(spec, unit, order, ranks))
+                stage, phase = skip(stage, phase, other.k_tiles, stages)
+            unit += step
+        if unit < units:
+            fields = work_unit(spec, unit, order, ranks)
+    return unit, fields, walk, stage, phase
+
+
+@cute.jit
+def clear_what_is_left(
+    spec: cutlass.Constexpr, out: Int64, d_strides: tuple, sizes: tuple, taken: tuple,
+    order: tuple, walk: tuple, thread: Int32,
+) -> None:  # fmt: skip
+    """Write zeros to what no group has, by the consumers of all CTAs."""
+    if const_expr(is_walked(spec)):
+        block, along, _ = cute.arch.block_idx()
+        wide, deep, _ = cute.arch.grid_dim()
+        warps = const_expr(spec.geometry.consumers * WARPGROUP // 32)
+        worker = (block + along * wide) * warps + thread // 32
+        workers = wide * deep * warps
+        clear_rest(spec.problem, out, d_strides, sizes, taken, order[0], walk, worker, workers)

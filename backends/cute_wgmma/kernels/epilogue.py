@@ -8,15 +8,15 @@ boxes in shared memory by TMA, from boxes row by row, or straight from registers
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint16, const_expr, range_constexpr
+from cutlass import Int32, Int64, Uint16, Uint32, const_expr, range_constexpr
 
 from ...cute.device import elements, global_vector, read, select, write
 from ...cute.epilogue import Run, Site, finished
 from ...cute.exchange import added, fetch, vector_at
 from ...cute.reduction import as_fragment
 from ...cute.scaling import scale_sums
-from ...cute.tile_scheduler import Work
-from ...cute.tma_boxes import pack, send_box, swizzled_unit
+from ...cute.tile_scheduler import Work, is_walked
+from ...cute.tma_boxes import pack, send_box, shared_unit, swizzled_unit, write_element
 from ...cute.tma_boxes import store_rows as store_box_rows
 from ..geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
 from .mainloop import fragment_row
@@ -89,9 +89,16 @@ def store_tile(
     if const_expr(geo.store == "tma"):
         scale_sums(sums, scale)
         done = finish_tile(spec, sums, taken, (row, column), in_wg, sizes, (work.i0, work.i1))
+        by_rows, i0 = (), work.i0
+        if const_expr(is_walked(spec)):
+            if const_expr(not spec.problem.groups.stacked):
+                i0 = Int32(0)  # of all groups there is one D
+            line = out + (Int64(work.i0) * d_strides[2] + Int64(row) * d_strides[0] + column) * size
+            by_rows = (line, d_strides[0] * size, (sizes[0] - row, sizes[1] - column))
         used = store_by_tma(
-            spec, done, atom, target, boxes, consumer, in_wg, row, column, work.i0, work.i1, used
-        )
+            spec, done, atom, target, boxes, consumer, in_wg, row, column, i0, work.i1, used,
+            by_rows,
+        )  # fmt: skip
     else:
         base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
         if const_expr(spec.split):
@@ -573,9 +580,13 @@ def store_rows(
 def store_by_tma(
     spec: cutlass.Constexpr, sums: cute.Tensor, atom: cute.CopyAtom, target: cute.Tensor,
     boxes: cute.Pointer, consumer: Int32, thread: Int32, row: Int32, column: Int32, i0: Int32,
-    i1: Int32, used: Int32,
+    i1: Int32, used: Int32, by_rows: tuple,
 ) -> Int32:  # fmt: skip
-    """Store a warpgroup's accumulators box by box by TMA; returns how many boxes it ever used."""
+    """Store a warpgroup's accumulators box by box by TMA; returns how many boxes it ever used.
+
+    Boxes with rows of another group are stored by the threads: `by_rows` are where the first row of
+    the warpgroup's part lies, the bytes to the next, and the rows and columns from there on.
+    """
     geo = spec.geometry
     columns = geo.store_columns
     moved = cute.domain_offset((row, column, 0, 0), target)
@@ -589,7 +600,42 @@ def store_by_tma(
             fill_box(spec, sums, box.toint(), thread, i, block)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
-            if thread // 32 == 0:
-                send_box(atom, moved, box, (STORE_ROWS, columns), (i * geo.wg_m, block, i0, i1))
+            place = (i * geo.wg_m, block, i0, i1)
+            if const_expr(len(by_rows) > 0):
+                line, step, there = by_rows
+                first = const_expr(i * geo.wg_m * STORE_ROWS)
+                left = (there[0] - first, there[1] - block * columns)
+                if left[0] >= STORE_ROWS:
+                    if thread // 32 == 0:
+                        send_box(atom, moved, box, (STORE_ROWS, columns), place)
+                else:
+                    line += first * step + const_expr(block * columns * 2)
+                    store_box_part(spec, box.toint(), line, step, left, thread)
+                    if thread // 32 == 0:  # none, but boxes are counted
+                        cute.arch.cp_async_bulk_commit_group()
+            else:
+                if thread // 32 == 0:
+                    send_box(atom, moved, box, (STORE_ROWS, columns), place)
             used += 1
     return used
+
+
+@cute.jit
+def store_box_part(
+    spec: cutlass.Constexpr, box: Int32, line: Int64, step: Int64, left: tuple, thread: Int32
+) -> None:
+    """Store the first rows of a box, `left[0]` of them, by a warpgroup; 16 bytes at a time."""
+    units = const_expr(spec.geometry.store_columns // 8)
+    for index in cutlass.range(thread, STORE_ROWS * units, WARPGROUP, unroll=1):
+        row = index // units
+        unit = index - row * units
+        if (row < left[0]) & (unit * 8 < left[1]):
+            held = shared_unit(box_address(spec, box, row, unit))
+            where = line + Int64(row) * step + unit * 16
+            words = [held[i] for i in range(4)]
+            if unit * 8 + 8 <= left[1]:
+                write(words, global_vector(where, Uint32, 4))
+            else:
+                for i in range_constexpr(7):
+                    if unit * 8 + i < left[1]:
+                        write_element(words, i, where, 2)

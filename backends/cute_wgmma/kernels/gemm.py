@@ -136,7 +136,9 @@ def gemm_kernel(
     if warp == 0:
         cpasync.prefetch_descriptor(atom_a)
         cpasync.prefetch_descriptor(atom_b)
-    first = work_unit(spec, cluster_index, order, ranks)
+    # The kernel before may write the offsets of groups.
+    has_groups = const_expr(spec.problem.groups is not None)
+    first = () if has_groups else work_unit(spec, cluster_index, order, ranks)
     if const_expr(cm * cn * config.cluster_k > 1):
         cute.arch.cluster_arrive_relaxed()  # the fence has published the barriers
         cute.arch.cluster_wait()

@@ -14,6 +14,7 @@ from ...cute.repack import depth
 from ...cute.tile_scheduler import (
     batched,
     example_arguments,
+    most_units,
     operands,
     unit_order,
 )
@@ -34,6 +35,7 @@ K_TILES_AHEAD, MOST_AHEAD = 4, 2 << 20
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
     parameters: tuple, scales: tuple, stream: cuda.CUstream, taken: tuple = (),
+    scale_steps: tuple = (), offsets: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the copies that are needed, the product, and the reduction of its parts."""
     a, b, d, workspace = addresses
@@ -62,8 +64,8 @@ def start(
         view_d = batched(d, spec.output, m, n, (d_m, d_n, d_l0, d_l1), deep, True)
         atom_d, tensor_d = box_atom(view_d, (STORE_ROWS, geo.store_columns))
     lasts = last_origins(spec, (m, n), (rotate_m, rotate_n))
-    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, rotate_m, rotate_n))
-    units = order[0][2].divisor * split_k * l0 * l1
+    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, rotate_m, rotate_n), offsets)
+    units = most_units(spec, (m, n), batch, split_k)
     clusters = units
     if const_expr(config.cluster_k * config.slice_k == 1):  # else a cluster has one unit
         clusters = cutlass.min(units, cutlass.max(multiprocessors // (cm * cn), Int32(1)))
@@ -74,7 +76,7 @@ def start(
     gemm_kernel(
         spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
         layout_a, layout_b, out, out_strides, tuple(flags), (m, n), lasts,
-        order, units, () if spec.split else scales, () if spec.split else taken,
+        order, units, () if spec.split else (*scales, *scale_steps), () if spec.split else taken,
     ).launch(
         grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
         cluster=(cm, cn, config.cluster_k),

@@ -9,6 +9,7 @@ from cutlass.cute.nvgpu import warpgroup
 from ...cute.device import read
 from ...cute.tile_scheduler import advance
 from ..geometry import SWIZZLE_BYTES
+from .k_tails import clear_others
 from .layouts import ATOM_BYTES, tiled_mma
 from .spec import Spec
 
@@ -48,9 +49,11 @@ def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Conste
 def multiply(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
     a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, stage: Int32, phase: Int32,
-    ranks: tuple, in_wg: Int32,
+    ranks: tuple, in_wg: Int32, tail: tuple,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply the k_tiles of one unit into the accumulators; returns the stage after them.
+
+    `tail` is empty, or what `clear_others` needs.
 
     wgmma adds to `sums`; `total` has the sums of the unit. They are the same tensor unless partial
     sums are promoted.
@@ -59,38 +62,48 @@ def multiply(
     promote = spec.geometry.promote
     if const_expr(promote == 1):
         at = run_promoted(
-            spec, mma, sums, total, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg
+            spec, mma, sums, total, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg, tail
         )
     elif const_expr(promote):
         total.fill(0)
         at = (stage, phase)
-        for _ in cutlass.range(k_tiles // promote, unroll=1):
-            at = run(spec, mma, sums, a, b, barriers, promote, at, ranks, in_wg)
+        for done in cutlass.range(k_tiles // promote, unroll=1):
+            at = run(
+                spec, mma, sums, a, b, barriers, promote, at, ranks, in_wg, tail, done * promote
+            )
             total.store(total.load() + sums.load())
         if k_tiles % promote > 0:
-            at = run(spec, mma, sums, a, b, barriers, k_tiles % promote, at, ranks, in_wg)
+            at = run(
+                spec, mma, sums, a, b, barriers, k_tiles % promote, at, ranks, in_wg, tail,
+                k_tiles // promote * promote,
+            )  # fmt: skip
             total.store(total.load() + sums.load())
     elif const_expr(spec.geometry.fragments > 0):
         at = run_from_registers(
             spec, mma, sums, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg
         )
     else:
-        at = run(spec, mma, sums, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg)
+        at = run(spec, mma, sums, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg, tail)
     return at
 
 
 @cute.jit
 def run(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor,
-    barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple, in_wg: Int32,
+    barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple, in_wg: Int32, tail: tuple,
+    before: Int32 | int = 0,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Multiply k_tiles into fresh accumulators, each still in flight while the next is issued."""
+    """Multiply k_tiles into fresh accumulators, each still in flight while the next is issued.
+
+    `before` are the unit's k_tiles before these.
+    """
     full, empty = barriers
     stage, phase = at
     previous = stage
     sums.fill(0)
     for k_tile in cutlass.range(k_tiles, unroll=1):
         cute.arch.mbarrier_wait(full + stage, phase)
+        clear_others(spec, tail, before + k_tile, stage)
         warpgroup.fence()
         for k in range_constexpr(cute.size(a, mode=[2])):
             cute.gemm(mma, sums, a[None, None, k, stage], b[None, None, k, stage], sums)
@@ -112,7 +125,7 @@ def run(
 def run_promoted(
     spec: cutlass.Constexpr, mma: cute.TiledMma, even: cute.Tensor, total: cute.Tensor,
     a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
-    in_wg: Int32,
+    in_wg: Int32, tail: tuple,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply k_tiles in pairs, each with sums of its own.
 
@@ -125,12 +138,14 @@ def run_promoted(
     fresh = tiled_mma(spec)
     fresh.set(warpgroup.Field.ACCUMULATE, False)
     total.fill(0)
-    for _ in cutlass.range(k_tiles // 2, unroll=1):
+    for pair in cutlass.range(k_tiles // 2, unroll=1):
         before = stage
         cute.arch.mbarrier_wait(full + stage, phase)
+        clear_others(spec, tail, 2 * pair, stage)
         multiply_k_tile((fresh, mma), even, a, b, stage)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
         cute.arch.mbarrier_wait(full + stage, phase)
+        clear_others(spec, tail, 2 * pair + 1, stage)
         multiply_k_tile((fresh, mma), odd, a, b, stage)
         warpgroup.wait_group(1)
         total.store(total.load() + even.load())
@@ -143,6 +158,7 @@ def run_promoted(
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     if k_tiles % 2 == 1:
         cute.arch.mbarrier_wait(full + stage, phase)
+        clear_others(spec, tail, k_tiles - 1, stage)
         multiply_k_tile((fresh, mma), even, a, b, stage)
         warpgroup.wait_group(0)
         if in_wg < 32:

@@ -7,9 +7,10 @@ from cutlass import Int32, const_expr, range_constexpr
 
 from ...cute.device import pinned, select
 from ...cute.epilogue import prefetch_arrays
-from ...cute.tile_scheduler import Work, advance, bring, k_tile_source, work_unit
+from ...cute.grouped import fresh_walk
+from ...cute.tile_scheduler import Work, advance, bring, k_tile_source, next_unit, work_unit
 from .spec import Spec
-from .tile_coords import sources, tile_origin
+from .tile_coords import first_k_of, rows_of, sources, tile_origin
 
 _AHEAD = 8  # k_tiles: a few microseconds, with those that are in flight
 
@@ -35,7 +36,11 @@ def produce(
     full, empty = barriers
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     early = const_expr(spec.early and any(spec.repacked))
-    unit, fields = first_unit, first
+    unit, fields, walk = first_unit, first, ()
+    if const_expr(spec.problem.groups is not None):
+        cute.arch.griddepcontrol_wait()
+        cute.arch.griddepcontrol_launch_dependents()
+        unit, fields, walk = next_unit(spec, unit, units, order, ranks, fresh_walk())
     while unit < units:
         work = Work(*fields)
         a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
@@ -43,22 +48,25 @@ def produce(
         end = pinned(work.first + work.k_tiles * work.step)
         at = work.first + work.rotation * work.step
         row, column = tile_origin(spec, work, lasts)
-        k_tiles_a, k_tiles_b = sources(spec, (of_a, of_b), (pinned(row), pinned(column)))
-        if unit == first_unit:  # what is above overlaps the kernel before this one
-            # The next call's copies may begin at once: half of the registers are free for them.
-            if const_expr(early):
-                cute.arch.griddepcontrol_launch_dependents()
-            both = ((of_a.atom, k_tiles_a), (of_b.atom, k_tiles_b))
-            fetch_ahead(spec, both, flags[6], work, (a0, a_part, b0, b_part), at, end)
-            cute.arch.griddepcontrol_wait()
-            if const_expr(not early):
-                cute.arch.griddepcontrol_launch_dependents()
+        k_tiles_a, k_tiles_b = sources(
+            spec, (of_a, of_b), (pinned(row), pinned(column)), first_k_of(spec, work)
+        )
+        if const_expr(spec.problem.groups is None):
+            if unit == first_unit:  # what is above overlaps the kernel before this one
+                # The next call's copies may begin at once: half of the registers are free for them.
+                if const_expr(early):
+                    cute.arch.griddepcontrol_launch_dependents()
+                both = ((of_a.atom, k_tiles_a), (of_b.atom, k_tiles_b))
+                fetch_ahead(spec, both, flags[6], work, (a0, a_part, b0, b_part), at, end)
+                cute.arch.griddepcontrol_wait()
+                if const_expr(not early):
+                    cute.arch.griddepcontrol_launch_dependents()
         for done in cutlass.range(work.k_tiles, unroll=1):
             if const_expr(spec.brings_arrays):
                 if done == cutlass.max(work.k_tiles - _AHEAD, 0):
                     prefetch_arrays(
-                        spec.problem, taken, (row, column), config.tile[:2], sizes,
-                        (work.i0, work.i1),
+                        spec.problem, taken, (row, column), config.tile[:2],
+                        rows_of(spec, work, sizes), (work.i0, work.i1),
                     )  # fmt: skip
             k, low_a, low_b = k_tile_source(spec, at)
             a1, b1 = a_part + low_a * flags[4], b_part + low_b * flags[5]
@@ -73,8 +81,11 @@ def produce(
             at += work.step
             at = select(at >= end, work.first, at)
         unit += step
-        if unit < units:
-            fields = work_unit(spec, unit, order, ranks)
+        if const_expr(spec.problem.groups is not None):
+            unit, fields, walk = next_unit(spec, unit, units, order, ranks, walk)
+        else:
+            if unit < units:
+                fields = work_unit(spec, unit, order, ranks)
     # No CTA of a cluster may leave while another still signals or writes into it.
     if const_expr(cm * cn > 1):
         for _ in range_constexpr(config.stages):

@@ -14,7 +14,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from ...common.epilogue import in_halves, in_place
 from ...cute.device import select
-from ...cute.tile_scheduler import Work
+from ...cute.tile_scheduler import Work, is_walked
 from ..geometry import TMA_BYTES
 from .spec import Spec
 
@@ -39,12 +39,16 @@ def last_origins(spec: Spec, sizes: tuple, rotations: tuple) -> tuple[Int32, Int
         if in_place(spec.problem):
             moves = moves & (rotations[mode] != 0)
         found.append(select(moves, (last + (unit - 1)) & -unit, Int32(NEVER)))
+    if is_walked(spec):  # the rows of a last tile that are another group's are not stored
+        found[0] = Int32(NEVER)
     return found[0], found[1]
 
 
 def tile_origin(spec: Spec, work: Work, lasts: tuple) -> tuple[Int32, Int32]:
     """Return where a tile begins along M and N: `lasts` are the largest origins."""
     row, column = work.tile_m * spec.config.tile[0], work.tile_n * spec.config.tile[1]
+    if is_walked(spec) and not spec.problem.groups.stacked:
+        row += work.begin
     # `min` is no instruction of the uniform registers that TMA reads.
     return select(row < lasts[0], row, lasts[0]), select(column < lasts[1], column, lasts[1])
 
@@ -81,12 +85,25 @@ class Load:
         )  # fmt: skip
 
 
-def sources(spec: Spec, loads: tuple[Load, Load], origin: tuple) -> tuple[cute.Tensor, cute.Tensor]:
-    """Return the tiles of A and of B for the tile of D with this origin."""
+def sources(
+    spec: Spec, loads: tuple[Load, Load], origin: tuple, first_k: Int32 | int = 0
+) -> tuple[cute.Tensor, cute.Tensor]:
+    """Return the tiles of A and of B for the tile of D with this origin, from some K on."""
     of_a, of_b = loads
     row, column = origin
     per_panel = TMA_BYTES // spec.problem.b.dtype.itemsize
-    along_n = (0, 0, column // per_panel, 0, 0) if spec.panels else (column, 0, 0, 0)
+    along_n = (0, 0, column // per_panel, 0, 0) if spec.panels else (column, first_k, 0, 0)
     if in_halves(spec.problem):
-        along_n = ((0, column // 2), 0, 0, 0)
-    return of_a.partition((row, 0, 0, 0))[1], of_b.partition(along_n)[1]
+        along_n = ((0, column // 2), first_k, 0, 0)
+    return of_a.partition((row, first_k, 0, 0))[1], of_b.partition(along_n)[1]
+
+
+def rows_of(spec: Spec, work: Work, sizes: tuple) -> tuple:
+    """Return (M, N) with the end of a unit's rows for M."""
+    return (work.end, sizes[1]) if is_walked(spec) else sizes
+
+
+def first_k_of(spec: Spec, work: Work) -> Int32 | int:
+    """Return where a unit's K begins."""
+    groups = spec.problem.groups
+    return work.begin if groups is not None and groups.along == "k" else 0

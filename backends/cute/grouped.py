@@ -1,0 +1,242 @@
+"""Groups of a product: where each begins and ends, read from offsets on the device.
+
+Where groups divide rows (or columns), each has tiles of its own, and work units are counted through
+all groups. A warp finds the tile of a unit: its lanes hold 32 groups, a scan over the lanes counts
+their units, and with later units it goes on to the next 32. Nobody knows beforehand how many units
+there are. Within a group tiles are taken along the groups' extent first, some of them wide
+(`band`), so that what a group has for itself is read once.
+
+Offsets may hold anything. They are cut to what there is, and a group begins where those before it
+have ended: so groups are disjoint, and nothing outside of the arrays is read or written.
+"""
+
+# mypy: ignore-errors
+# As other device code: what the DSL makes of these operators is not in its types.
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint8, Uint16, Uint32, Uint64, const_expr
+
+from unigemm.problem.dtypes import DType
+from unigemm.problem.groups import Groups
+from unigemm.problem.problem import Problem
+
+from .device import read_if, select, store_vector
+
+__all__ = [
+    "EXHAUSTED", "arguments_of_groups", "clear_rest", "find_unit", "fresh_walk", "group_range",
+    "moved", "of_groups", "scales_of_group",
+]  # fmt: skip
+
+EXHAUSTED = 2**31 - 1  # the number of no unit
+_LANES = 32
+_VECTOR_BYTES = 16
+_BITS = {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64}  # of an element
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def arguments_of_groups(problem: Problem) -> list:
+    """Return what a host function takes behind all others, for compiling.
+
+    That is how far the scales of A and of B are from group to group, in elements, where sums are
+    multiplied by such; and the address of the offsets.
+    """
+    if problem.groups is None:
+        return []
+    return [*[Int64(1)] * (2 if problem.scaled else 0), Int64(1)]
+
+
+def of_groups(problem: Problem, more: tuple) -> tuple:
+    """Return the steps of scales, if any, and the address of the offsets; or nothing."""
+    if problem.groups is None:
+        return ()
+    return tuple(more[-3:-1]) if problem.scaled else (), (more[-1],)
+
+
+def moved(problem: Problem, taken: tuple, begin: tuple[Int32, Int32]) -> tuple:
+    """Return what `finished` takes, for sums whose first row and column are these."""
+    if problem.epilogue is None:
+        return taken
+    places, steps, *others = taken
+    places = tuple(
+        place
+        + (
+            (Int64(begin[0]) * step[0] if "m" in x.along else 0)
+            + (Int64(begin[1]) * step[1] if "n" in x.along else 0)
+        )
+        * x.matrix.dtype.itemsize
+        for place, step, x in zip(places, steps, problem.epilogue.beside, strict=True)
+    )
+    return (places, steps, *others)
+
+
+def scales_of_group(scales: tuple, group: Int32) -> tuple:
+    """Return the addresses of a group's scales, and the factor; `scales` ends with their steps."""
+    if not scales:
+        return ()
+    places, factor, steps = scales[:2], scales[2], scales[3:]
+    own = [place + Int64(group) * step * 4 for place, step in zip(places, steps, strict=True)]
+    return (
+        *[
+            Int64(cutlass.select_(place != 0, there, Int64(0)))
+            for place, there in zip(places, own, strict=True)
+        ],
+        factor,
+    )
+
+
+# -- where groups are ------------------------------------------------------------------------------
+
+
+def bound_of(kind: Groups, groups: tuple, index: Int32) -> Int32:
+    """Return where a group ends, whatever the offsets are; 0 for one that there is not.
+
+    `groups` are the address of the offsets, how many groups there are, and the extent that they
+    divide; more is behind these.
+    """
+    offsets, count, total = groups[:3]
+    dtype = Int32 if kind.dtype is DType.INT32 else Int64
+    there = (index >= 0) & (index < count)
+    (value,) = read_if(there, offsets + Int64(index) * (dtype.width // 8), dtype, 1)
+    value = cutlass.min(cutlass.max(dtype(value), dtype(0)), dtype(total))
+    return Int32(value)
+
+
+def group_range(kind: Groups, groups: tuple, index: Int32) -> tuple[Int32, Int32]:
+    """Return where a group of K begins and ends. These may overlap: they are only read."""
+    begin = bound_of(kind, groups, index - 1)
+    return begin, cutlass.max(bound_of(kind, groups, index), begin)
+
+
+def fresh_walk() -> tuple:
+    """Return a walk through the groups that has not begun.
+
+    That is the first of 32 groups, how many units are before them and in them, and of this lane's
+    group where it begins and ends, and the units up to its end.
+    """
+    return Int32(-_LANES), Int32(0), Int32(0), Int32(0), Int32(0), Int32(0)
+
+
+@cute.jit
+def next_groups(
+    kind: cutlass.Constexpr, extent: cutlass.Constexpr, groups: tuple, walk: tuple
+) -> tuple:
+    """Walk on to the next 32 groups."""
+    across = groups[3]
+    chunk, before, units, _, end, _ = walk
+    lane = cute.arch.lane_idx()
+    chunk += _LANES
+    at = bound_of(kind, groups, chunk + lane)
+    first = Int32(0)
+    if const_expr(not kind.stacked):
+        last = cute.arch.shuffle_sync(end, _LANES - 1)
+        for step in (1, 2, 4, 8, 16):
+            other = cute.arch.shuffle_sync_up(at, step)
+            at = cutlass.max(at, select(lane >= step, other, Int32(0)))
+        at = cutlass.max(at, last)
+        first = select(lane == 0, last, cute.arch.shuffle_sync_up(at, 1))
+    upto = (at - first + extent - 1) // extent * across
+    for step in (1, 2, 4, 8, 16):
+        other = cute.arch.shuffle_sync_up(upto, step)
+        upto += select(lane >= step, other, Int32(0))
+    return chunk, before + units, cute.arch.shuffle_sync(upto, _LANES - 1), first, at, upto
+
+
+@cute.jit
+def find_unit(
+    kind: cutlass.Constexpr, extent: cutlass.Constexpr, groups: tuple, walk: tuple, unit: Int32
+) -> tuple:
+    """Return a unit, where it is, and the walk so far; a whole warp, whose units ascend.
+
+    `extent` are the rows (columns) of a tile, and `groups`, behind what `bound_of` takes, the tiles
+    across them and how many tiles along them are taken before the next across. Returns the number
+    of the unit, or `EXHAUSTED`; the tile along the group and across it; the group, and where it
+    begins and ends.
+    """
+    _, count, _, across, band = groups
+    chunk, before, units, first, end, upto = walk
+    while (unit - before >= units) & (chunk + _LANES < count):
+        chunk, before, units, first, end, upto = next_groups(
+            kind, extent, groups, (chunk, before, units, first, end, upto)
+        )
+    inside = unit - before
+    place = cute.arch.popc(cute.arch.vote_ballot_sync(inside >= upto))
+    held = cutlass.min(place, Int32(_LANES - 1))
+    left_of = cute.arch.shuffle_sync(upto, cutlass.max(held - 1, Int32(0)))
+    inside -= select(held > 0, left_of, Int32(0))
+    begin, behind = cute.arch.shuffle_sync(first, held), cute.arch.shuffle_sync(end, held)
+    of_band = band * across
+    bands = inside // of_band
+    inside -= bands * of_band
+    tiles = (behind - begin + extent - 1) // extent - bands * band
+    wide = cutlass.max(cutlass.min(tiles, band), Int32(1))
+    over = inside // wide
+    along = bands * band + inside - over * wide
+    found = select(place < _LANES, unit, Int32(EXHAUSTED))
+    tile = (along, over, chunk + held, begin, behind)
+    return found, tile, (chunk, before, units, first, end, upto)
+
+
+# -- what no group has -----------------------------------------------------------------------------
+
+
+@cute.jit
+def clear_rest(
+    problem: cutlass.Constexpr, out: Int64, steps: tuple, sizes: tuple, taken: tuple,
+    groups: tuple, walk: tuple, worker: Int32, workers: Int32,
+) -> None:  # fmt: skip
+    """Write zeros to what no group has, of D and of the epilogue's results of its shape.
+
+    By so many warps, behind their last unit. `sizes` are rows and columns of the sums.
+    """
+    kind, epilogue = problem.groups, problem.epilogue
+    if const_expr(kind is not None and kind.along != "k" and kind.rest == "zeros"):
+        m, n = sizes
+        half = const_expr(epilogue is not None and epilogue.gate == "n")
+        arrays = [(problem.d, out, steps, (m, n // 2 if const_expr(half) else n))]
+        if const_expr(epilogue is not None):
+            reads = const_expr(len(epilogue.arrays))
+            for i, x in enumerate(epilogue.stored):
+                if const_expr(x.along == "mn"):
+                    arrays.append((x.matrix, taken[0][reads + i], taken[1][reads + i], (m, n)))
+        if const_expr(kind.stacked):
+            for group in cutlass.range(groups[1], unroll=1):
+                begin = bound_of(kind, groups, group)
+                for array in arrays:
+                    clear_array(kind.along, *array, begin, group, worker, workers)
+        else:
+            begin = cute.arch.shuffle_sync(walk[4], _LANES - 1)
+            for array in arrays:
+                clear_array(kind.along, *array, begin, Int32(0), worker, workers)
+
+
+@cute.jit
+def clear_array(
+    along: cutlass.Constexpr, matrix: cutlass.Constexpr, base: Int64, steps: tuple, sizes: tuple,
+    begin: Int32, group: Int32, worker: Int32, workers: Int32,
+) -> None:  # fmt: skip
+    """Write zeros to the rows (or columns) of an array from `begin` on."""
+    size = const_expr(matrix.dtype.itemsize)
+    rows, columns = (begin, sizes[0]), (Int32(0), sizes[1])
+    if const_expr(along == "n"):
+        rows, columns = (Int32(0), sizes[0]), (begin, sizes[1])
+    base += Int64(group) * steps[2] * size
+    line_step, step, lines, places = steps[0], steps[1], rows, columns
+    if const_expr(matrix.major == "m"):
+        line_step, step, lines, places = steps[1], steps[0], columns, rows
+    # Lines of which all is cleared begin where vectors may.
+    whole = const_expr(matrix.major != "strided" and (matrix.major == "n") == (along == "m"))
+    count = const_expr(_VECTOR_BYTES // size if whole and matrix.alignment >= _VECTOR_BYTES else 1)
+    dtype = _BITS[size]
+    zeros = cute.make_rmem_tensor(count, dtype)
+    zeros.fill(0)
+    lane = cute.arch.lane_idx()
+    if places[0] < places[1]:
+        for line in cutlass.range(lines[0] + worker, lines[1], workers, unroll=1):
+            where = base + Int64(line) * line_step * size
+            for at in cutlass.range(places[0] + lane * count, places[1], _LANES * count, unroll=1):
+                place = where + Int64(at) * (step if const_expr(count == 1) else 1) * size
+                store_vector(zeros, place, places[1] - at, dtype)

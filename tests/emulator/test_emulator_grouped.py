@@ -1,0 +1,184 @@
+"""Products with groups on an emulated GPU: each row, column or K in its group, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sampling import ALL
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+from grouped_launches import Arrays, GroupedCase, check, ends_of, launched, plan_for, with_config
+
+import unigemm
+from unigemm.backends.cute_simt.candidates import base_configs
+from unigemm.backends.cute_wgmma.candidates import offered
+from unigemm.emulator import device
+from unigemm.emulator.launch.host import missing
+from unigemm.planning.registry import backend_named
+from unigemm.problem.dtypes import DType
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.usefixtures("poisoned_workspace"),
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+# Few SMs: each CTA has several tiles.
+TARGETS = {arch: replace(unigemm.named_target(arch), sm_count=6) for arch in ("sm_80", "sm_90a")}
+BF16, F16, F32, F64 = DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32, DType.FLOAT64
+F8 = DType.FLOAT8_E4M3FN
+UNEVEN = (70, 0, 1, 130, 9)  # of 230
+
+WGMMA = [
+    GroupedCase("m", UNEVEN, 230, (136, 200)),
+    GroupedCase("m", UNEVEN, 210, (133, 72), layout="nn", fused="stored", values="nan"),
+    GroupedCase("m", (3, 5, 0, 8, 1), 24, (72, 264), layout="nn", offsets=DType.INT64),
+    GroupedCase("m", UNEVEN, 230, (40, 72), layout="tn", pad=1, rest="untouched"),
+    GroupedCase("m", UNEVEN, 230, (72, 160), dtype=F8, scaled="groups", fused="bias"),
+    GroupedCase("m", UNEVEN, 230, (72, 136), dtype=F32, precision="tf32"),
+    GroupedCase("m", UNEVEN, 230, (72, 100), dtype=F32, precision="3xtf32", layout="nn"),
+    GroupedCase("m", UNEVEN, 230, (72, 160), dtype=DType.INT8),
+    GroupedCase("m", (0, 0, 0), 77, (40, 64)),
+    GroupedCase("m", tuple([1, 0, 3] * 14), 70, (40, 64)),  # more groups than lanes
+    GroupedCase("n", UNEVEN, 230, (136, 72), layout="nn", fused="bias"),
+    GroupedCase("n", UNEVEN, 230, (136, 72), layout="tt", dtype=F8, scaled="groups"),
+    GroupedCase("k", UNEVEN, 230, (136, 72), layout="tn", values="nan"),
+    GroupedCase("k", UNEVEN, 230, (72, 136), layout="nt", pad=1),
+    GroupedCase("k", (33, 0, 129, 1, 40), 210, (136, 40), dtype=F8, scaled="tensor", layout="nt"),
+    GroupedCase("k", UNEVEN, 210, (72, 40), dtype=F32, precision="3xtf32", layout="tn"),
+    GroupedCase("k", UNEVEN, 230, (72, 136), dtype=F32, precision="tf32", fused="bias"),
+    GroupedCase("rows", UNEVEN, 131, (136, 72), layout="nn", values="nan"),
+    GroupedCase("rows", (3, 0, 9), 17, (40, 72), layout="tt", rest="untouched", pad=2),
+    GroupedCase("columns", UNEVEN, 131, (72, 136), layout="nn", offsets=DType.INT64),
+]
+SIMT = [
+    GroupedCase("m", UNEVEN, 230, (136, 70), dtype=F32, fused="stored", values="nan"),
+    GroupedCase("m", UNEVEN, 210, (71, 33), dtype=F16, layout="tt", offsets=DType.INT64),
+    GroupedCase("m", (3, 5, 0, 8, 1), 24, (72, 264), layout="nn", rest="untouched"),
+    GroupedCase("m", (0, 0, 0), 77, (40, 64), dtype=F32),
+    GroupedCase("n", UNEVEN, 230, (136, 70), dtype=F32, layout="tn", fused="bias"),
+    GroupedCase("n", UNEVEN, 230, (37, 41), dtype=BF16, layout="nn", pad=1),
+    GroupedCase("n", UNEVEN, 210, (33, 30), dtype=F64, layout="nt"),
+    GroupedCase("k", UNEVEN, 230, (136, 70), dtype=F32, layout="tn", values="nan"),
+    GroupedCase("k", UNEVEN, 230, (37, 70), dtype=BF16, layout="nt", pad=3),
+    GroupedCase("k", UNEVEN, 210, (66, 35), dtype=F64, layout="nn", fused="bias"),
+    GroupedCase("rows", UNEVEN, 131, (40, 33), dtype=F16, layout="nn", fused="bias"),
+    GroupedCase("columns", UNEVEN, 131, (40, 33), dtype=F32, layout="nt", rest="untouched"),
+]
+
+
+def run(case, arch, backend, seed, config=None):
+    with device(TARGETS[arch], seed=seed) as gpu:
+        x = Arrays(case)
+        plan = plan_for(case, x, gpu.target, backend)
+        if config is not None:
+            plan = with_config(plan, config)
+        return launched(case, gpu, backend, plan)
+
+
+@pytest.mark.parametrize("case", WGMMA, ids=str)
+@pytest.mark.sample(12)
+def test_groups_on_hopper(case):
+    run(case, "sm_90a", "cute_wgmma", len(str(case)))
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("case", SIMT, ids=str)
+@pytest.mark.sample(10)
+def test_groups_on_cuda_cores(case, arch):
+    run(case, arch, "cute_simt", len(str(case)))
+
+
+def kinds_of(configs):
+    """Return a configuration of each kind: schedule, warps, rows and cluster."""
+    found = {}
+    for config in configs:
+        if config.tile[0] * config.tile[1] <= 1 << 14:
+            few = config.tile[0] if config.tile[0] < 64 else 64
+            kind = config.schedule, config.warps, few, config.cluster, config.producers
+            found.setdefault(kind, []).append(config)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40 if ALL else 5))
+def test_drawn_groups_and_configurations(seed):
+    """Every schedule, cluster and number of rows, whatever the sizes of the groups."""
+    draw = random.Random(f"groups {seed}")
+    along = draw.choice(["m", "n", "k", "rows"])
+    sizes = tuple(draw.choice([0, 1, 7, 64, 65, 129, draw.randrange(200)]) for _ in range(4))
+    total = max(sum(sizes), 1) + draw.choice([0, 0, 13])
+    hopper = seed % 5 != 4
+    case = GroupedCase(
+        along, sizes, max(*sizes, 1) if along == "rows" else total,
+        (draw.randrange(1, 150), draw.randrange(1, 150)),
+        dtype=draw.choice([BF16, F8, F32] if hopper else [BF16, F32, F64]),
+        precision="tf32", layout=draw.choice(["nn", "nt", "tn", "tt"]),
+        pad=draw.choice([0, 0, 1]), values=draw.choice(["integers", "nan"]),
+        fused=draw.choice(["", "", "bias", "stored"] if along == "m" else ["", "bias"]), seed=seed,
+    )  # fmt: skip
+    backend = "cute_wgmma" if hopper else "cute_simt"
+    problem = Arrays(case).gemm().problem
+    target = TARGETS["sm_90a"]
+    every = offered(problem, target) if hopper else base_configs(problem, target)
+    own = backend_named(backend)
+    extents = Arrays(case).gemm().extents
+    legal = kinds_of(
+        x for x in every if own.unsupported_config_reason(problem, extents, target, x) is None
+    )
+    config = draw.choice(legal[draw.choice(sorted(legal))])
+    run(case, "sm_90a", backend, seed, config)
+
+
+@pytest.mark.parametrize(
+    ("along", "ends"),
+    [
+        ("m", (70, 40, 500, 3, 90)),
+        ("m", (-7, 130, -(2**31), 20, 2**31 - 1)),
+        ("k", (70, 40, 500, -3, 90)),
+        ("rows", (500, -3, 131, 0, 2**31 - 1)),
+        ("n", (20, 10, 300, 229, -1)),
+    ],
+)
+@pytest.mark.parametrize("backend", ["cute_wgmma", "cute_simt"])
+@pytest.mark.sample(5)
+def test_offsets_that_are_none_stay_inside_of_the_arrays(along, ends, backend):
+    """Ends are cut to what there is, and those of rows never descend."""
+    case = GroupedCase(along, UNEVEN, 131 if along == "rows" else 230, (40, 72))
+    with device(TARGETS["sm_90a"]) as gpu:
+        x = launched(case, gpu, backend)
+        x.a[...], x.b[...] = 1, 1  # what was poison belongs to a group now
+        x.ends[:] = np.clip(ends, -(2**31), 2**31 - 1)
+        x.d[...] = np.nan
+        check(case, x, x.launch, x.workspace)
+
+
+@pytest.mark.parametrize("along", ["m", "k"])
+@pytest.mark.parametrize("backend", ["cute_wgmma", "cute_simt"])
+def test_offsets_change_between_launches_of_one_call(along, backend):
+    case = GroupedCase(along, UNEVEN, 210, (40, 72))
+    with device(TARGETS["sm_90a"]) as gpu:
+        x = launched(case, gpu, backend)
+        x.a[...], x.b[...] = 1, 1
+        for sizes in ((0, 0, 0, 0, 210), (42,) * 5, (1, 2, 3, 4, 5)):
+            x.ends[:] = ends_of(case, sizes)
+            x.d[...] = np.nan
+            check(case, x, x.launch, x.workspace)
+
+
+@pytest.mark.parametrize("along", ["m", "k"])
+def test_kernels_of_groups_do_not_spill(along):
+    """A few of each schedule; `UNIGEMM_TEST_ALL=1` compiles one of every kind."""
+    case = GroupedCase(along, UNEVEN, 210, (40, 72), layout="tn" if along == "k" else "nn")
+    x = Arrays(case)
+    target = TARGETS["sm_90a"]
+    plan = plan_for(case, x, target, "cute_wgmma")
+    wide = {}
+    for config in offered(plan.problem, target):
+        wide[config.schedule, config.warps, config.tile[0] < 64] = config  # the widest is last
+    some = sorted(wide.items())
+    for _, config in some if ALL else random.Random(along).sample(some, 2):
+        own = with_config(plan, config)
+        assert backend_named("cute_wgmma").compile(own).info.spill_bytes == 0
