@@ -12,7 +12,7 @@ from .planning.plan import Plan
 from .planning.planner import KEPT
 from .planning.target import Target
 from .planning.validation import checked, typed
-from .runtime.call import call
+from .runtime.call import compute
 from .runtime.loader import kernel_entry
 from .runtime.plan_call import plan_request
 from .runtime.request import Request
@@ -301,14 +301,23 @@ def matmul(
     array([[0., 1., 2.],
            [3., 4., 5.]])
     """
-    return call(
-        (
-            a, b, out, c, bias, preact, preact_out, amax_out, bias_grad_out, scale_a, scale_b,
-            None, None, alpha, beta, scale_d, epilogue, epilogue_args, dtype, precision,
-            deterministic, batch_invariant, backend, casting, activation, gate_layout, "matmul",
-            "zeros", plan, stream, axes,
-        )
+    operands: tuple[Any, ...]
+    if (
+        c is None and bias is None and alpha is None and beta is None and preact is None
+        and preact_out is None and amax_out is None and bias_grad_out is None and scale_a is None
+        and scale_b is None and scale_d is None and epilogue is None and epilogue_args is None
+    ):  # fmt: skip
+        operands = a, b, out  # which is quicker
+    else:
+        operands = (
+            a, b, out, c, bias, alpha, beta, preact, preact_out, amax_out, bias_grad_out, scale_a,
+            scale_b, None, None, scale_d, epilogue, epilogue_args,
+        )  # fmt: skip
+    options = (
+        dtype, precision, deterministic, batch_invariant, backend, casting, activation,
+        gate_layout, "matmul", "zeros",
     )  # fmt: skip
+    return compute(operands, options, plan, stream, axes)
 
 
 def plan(

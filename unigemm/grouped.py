@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .planning.plan import Plan
-from .runtime.call import call
+from .runtime.call import compute
 
 if TYPE_CHECKING:
     from .arrays.types import (
@@ -125,11 +125,12 @@ epilogue_args
            [0., 0.],
            [0., 0.]])
     """
-    return call(
-        (
-            a, b, out, c, bias, preact, preact_out, amax_out, bias_grad_out, scale_a, scale_b,
-            offsets, rows, alpha, beta, scale_d, epilogue, epilogue_args, dtype, precision,
-            deterministic, batch_invariant, backend, None, activation, gate_layout, "grouped",
-            rest, plan, stream, None,
-        )
+    operands = (
+        a, b, out, c, bias, alpha, beta, preact, preact_out, amax_out, bias_grad_out, scale_a,
+        scale_b, offsets, rows, scale_d, epilogue, epilogue_args,
     )  # fmt: skip
+    options = (
+        dtype, precision, deterministic, batch_invariant, backend, None, activation, gate_layout,
+        "grouped", rest,
+    )  # fmt: skip
+    return compute(operands, options, plan, stream)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from reference import Lib, cases, check_case
 
 import unigemm
-from unigemm import api
+from unigemm.arrays.library import KNOWN
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.plan import Plan
 from unigemm.planning.prediction import Candidate, Prediction
@@ -401,7 +401,7 @@ def test_threads_that_start_together_compile_and_load_once(gpu):
 def test_the_table_of_bound_calls_is_bounded(gpu, monkeypatch):
     driver, _ = gpu
     monkeypatch.setattr(bound, "MAX_BOUND", 5)
-    table = api.KNOWN[cupy.ndarray].table
+    table = KNOWN[cupy.ndarray].table
     b = driver.ones((4, 4))
     for m in range(1, 20):
         np.testing.assert_array_equal(host(unigemm.matmul(driver.ones((m, 4)), b)), 4)
@@ -440,7 +440,7 @@ def test_scales_reach_the_kernel_on_every_way_to_a_launch(gpu, stream, with_out,
     for device_memory in (0, 64):
         backend.workspace = device_memory
         dispatch.forget()
-        api.KNOWN[cupy.ndarray].table.clear()
+        KNOWN[cupy.ndarray].table.clear()
         unigemm.matmul(a, b, out, scale_a=scale, scale_b=0.5, stream=stream)
         assert seen[-1][5:] == (scale.data.ptr, 0, 0.5)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import typing
 
@@ -34,6 +35,22 @@ def test_the_arguments_of_matmul_are_the_fields_of_a_request():
         default = Request._field_defaults[name]
         assert parameters[name].default == default, name
     assert all(each.kind is not each.VAR_KEYWORD for each in parameters.values())
+
+
+@pytest.mark.parametrize("module", ["api", "grouped"])
+def test_each_argument_alone_goes_into_its_field(monkeypatch, module):
+    asked = []
+    module = importlib.import_module(f"unigemm.{module}")
+    monkeypatch.setattr(module, "compute", lambda *parts: asked.append(Request.of(*parts)))
+    function = module.matmul if hasattr(module, "matmul") else module.grouped_matmul
+    function(A, B)
+    (nothing,) = asked
+    named = inspect.signature(function).parameters.values()
+    for name in [x.name for x in named if x.kind is not x.POSITIONAL_ONLY]:
+        given = object()
+        function(A, B, **{name: given})
+        assert asked[-1] == nothing._replace(**{name: given}), name
+        assert Request.of(*asked[-1].parts) == asked[-1]
 
 
 def test_the_types_of_its_options_are_of_the_same_fields():
@@ -79,7 +96,7 @@ EVERYTHING = [
 @pytest.mark.parametrize("request_", EVERYTHING)
 def test_arrays_are_in_the_order_in_which_a_key_has_them(request_):
     unigemm.matmul(A, B)  # NumPy is known now
-    key, arrays, places, _ = known(KNOWN[np.ndarray], request_)
+    key, arrays, places, _ = known(KNOWN[np.ndarray], *request_.parts[:3])
     named = request_.arrays()
     assert [id(x) for x in arrays] == [id(x) for x in named.values()]
     assert places == [x.ctypes.data for x in arrays]

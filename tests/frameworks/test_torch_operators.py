@@ -12,6 +12,7 @@ torch = needed("torch")
 
 from transforms import ACTIVATIONS as REFERENCE  # noqa: E402
 
+import unigemm  # noqa: E402
 import unigemm.torch as ut  # noqa: E402
 from unigemm import (  # noqa: E402
     BackendUnavailable,
@@ -415,6 +416,30 @@ def test_an_exported_model_holds_the_operator_and_takes_other_sizes():
 def freed(x):
     x.untyped_storage().resize_(0)
     return x
+
+
+def test_what_is_refused_here_is_refused_though_unigemm_matmul_knows_it():
+    whole = torch.ones(4, 4, dtype=torch.int8)
+    unigemm.matmul(whole, whole, c=whole)
+    unigemm.matmul(whole, whole, activation="relu")
+    x, wide = draw(4, 4).float(), draw(4, 4).double()
+    unigemm.matmul(draw(1, 2, 3), draw(4, 3, 5))
+    unigemm.matmul(x, x, activation="drelu", preact=x)
+    conjugated = torch.full((4, 4), 1j).conj()
+    for _ in range(2):
+        with pytest.raises(UnsupportedDtype, match="floating-point products"):
+            ut.addmm(whole, whole, whole)
+        with pytest.raises(UnsupportedDtype, match="floating-point products"):
+            ut.matmul(whole, whole, activation="relu")
+        with pytest.raises(UnsupportedDtype, match="bias is"):
+            ut.linear(x, x, wide[0])
+        with pytest.raises(ShapeMismatch, match="stacks of one length"):
+            ut.bmm(draw(1, 2, 3), draw(4, 3, 5))
+        with pytest.raises(ShapeMismatch, match="weight of linear has 3 dimensions"):
+            ut.linear(draw(1, 2, 3), draw(4, 5, 3))
+        with pytest.raises(UnsupportedProblem, match="activation 'drelu' is not known"):
+            ut.matmul(x, x, activation="drelu")
+        torch.testing.assert_close(ut.matmul(conjugated, conjugated), conjugated @ conjugated)
 
 
 def test_known_calls_are_one_look_up_and_see_what_is_different(monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from typing import Any
@@ -47,7 +47,7 @@ def cupy_library() -> Library:
     def operand(x: Any, name: str) -> Operand:
         dtype = parse_dtype(x.dtype, name)
         pointer = x.data.ptr
-        _check_held(x, name, pointer, x.size)
+        _check_held((x,), (name,), (pointer,), (x.size,))
         strides = element_strides(x.strides, x.shape, dtype, pointer, name)
         device = Device("cuda", x.data.device_id)
         return checked_operand(name, pointer, x.shape, strides, dtype, device)
@@ -74,16 +74,19 @@ def cupy_library() -> Library:
     )
 
 
-def _check_held(x: Any, name: str, pointer: int, size: int) -> None:
-    """Refuse an array whose memory was given back by hand, as ``x.data.mem.free()`` does.
+def _check_held(
+    arrays: Sequence[Any], names: Sequence[str], places: Sequence[int], reach: Sequence[int]
+) -> None:
+    """Refuse arrays whose memory was given back by hand, as ``x.data.mem.free()`` does.
 
     Raises
     ------
     UnsupportedProblem
         It was. CuPy's pool may have given the memory to another array.
     """
-    if size and not x.data.mem.ptr:
-        raise UnsupportedProblem(f"{name} has lost its memory, which was freed; make it again")
+    for x, name, size in zip(arrays, names, reach, strict=False):
+        if size and not x.data.mem.ptr:
+            raise UnsupportedProblem(f"{name} has lost its memory, which was freed; make it again")
 
 
 _LEGACY_STREAMS = (0, 1)  # they cannot be captured, and asking whether they are may fail

@@ -79,9 +79,9 @@ class Library:
         see the product, and returns whether `operand` must look at each array of a known call too.
         None for a library without such modes.
     hold
-        Runs on every call. Takes an array, its name for errors, its address and how many bytes from
-        there are read or written, and raises if its memory has lost some of them since the first
-        call of its kind. None for a library whose arrays keep their memory.
+        Runs on every call. Takes arrays, their names for errors, their addresses and how many bytes
+        from there are read or written, and raises if their memory has lost some of them since the
+        first call of their kind. None for a library whose arrays keep their memory.
     numpy_errors
         Whether `numpy.errstate` decides what becomes of floating-point errors.
     opened
@@ -114,7 +114,7 @@ class Library:
     current_stream: Callable[[int], int] = lambda index: 0
     context: Callable[[int, int | None], AbstractContextManager[Any]] = lambda i, s: nullcontext()
     ask: Callable[[], bool] | None = None
-    hold: Callable[[Any, str, int, int], None] | None = None
+    hold: Callable[..., None] | None = None
     numpy_errors: bool = False
     graph_memory: Callable[[int, int], AbstractContextManager[int] | None] | None = None
     opened: Callable[..., AbstractContextManager[Any]] | None = None

@@ -8,7 +8,7 @@ the part that runs on every call, so it must be fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -189,12 +189,14 @@ def checked_pointer(x: Any, name: str) -> int:
         return pointer
     if not pointer:
         raise UnsupportedProblem(f"{name} has no memory (its storage was freed); refill it first")
-    check_held(x, name, pointer, byte_span(x.shape, x.stride(), x.element_size())[1])
+    check_held((x,), (name,), (pointer,), (byte_span(x.shape, x.stride(), x.element_size())[1],))
     return pointer
 
 
-def check_held(x: Any, name: str, pointer: int, size: int) -> None:
-    """Refuse a tensor whose storage ends before some number of bytes from the tensor's address.
+def check_held(
+    tensors: Sequence[Any], names: Sequence[str], places: Sequence[int], reach: Sequence[int]
+) -> None:
+    """Refuse tensors whose storage ends before some number of bytes from the tensor's address.
 
     A storage can be resized at any time, which no tensor over it shows.
 
@@ -203,12 +205,13 @@ def check_held(x: Any, name: str, pointer: int, size: int) -> None:
     UnsupportedProblem
         It does.
     """
-    storage = x.untyped_storage()
-    if pointer + size > storage.data_ptr() + len(storage):
-        raise UnsupportedProblem(
-            f"{name} reaches behind its storage, which has {len(storage)} bytes (it was resized); "
-            "refill it first"
-        )
+    for x, name, at, size in zip(tensors, names, places, reach, strict=False):
+        storage = x.untyped_storage()
+        if at + size > storage.data_ptr() + len(storage):
+            raise UnsupportedProblem(
+                f"{name} reaches behind its storage, which has {len(storage)} bytes (it was "
+                "resized); refill it first"
+            )
 
 
 def _refuse_kind(x: Any, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..arrays.libraries import as_array, library_of, one_library
 from ..arrays.library import KNOWN, Library
 from ..arrays.operands import stream_handle
 from ..errors import LibraryMismatch, UnsupportedProblem
+from ..planning.plan import Plan
 from .bind import bind
 from .bound import Bound, called, is_shared, store
 from .empty import with_one
@@ -19,45 +21,58 @@ from .grouped import ENDS
 from .host import launch_apart
 from .request import Request, known
 
-__all__ = ["call", "run"]
-
-_AXES, _STREAM = Request._fields.index("axes"), Request._fields.index("stream")
+__all__ = ["call", "compute", "if_known", "run"]
 
 
-def call(request: tuple[Any, ...]) -> Any:
-    """Compute what a request asks for, and return `out` or new arrays.
+def call(request: Request) -> Any:
+    """Compute what a request asks for, and return `out` or new arrays; see `compute`."""
+    return compute(*request.parts)
 
-    A known call needs no more than the tuple of its fields, which is made sooner than a `Request`.
+
+def compute(
+    operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None = None,
+    stream: Any = None, axes: Any = None,
+) -> Any:  # fmt: skip
+    """Compute what is asked for by the parts of a request, which a known call need not make.
 
     Raises
     ------
     UnigemmError
         See `unigemm.matmul`.
     """
-    a = request[0]
-    library = KNOWN.get(type(a))
-    if library is None:  # a list, or the first array of its kind
-        a = as_array(a, "a")
-        request = (a, *request[1:])
-        library = library_of(a, "a")
-    key: Hashable = None
-    bound: Bound | None = None
-    if request[_AXES] is None:
-        try:
-            key, arrays, places, numbers = known(library, request)
-            bound = library.table.get(key)
-            if library.ask is not None and library.ask():
-                for name, x in Request._make(request).arrays().items():
-                    library.operand(x, name)  # refuses what this mode of the library forbids
-        except Exception:
-            key = bound = None  # something is wrong with an argument: `bind` says what
-    if bound is None:
-        return _first(key, Request._make(request))
-    return run(library, bound, arrays, places, numbers, request[_STREAM], request)
+    if axes is None:
+        found = if_known(operands, options, plan, stream)
+        if found is not None:
+            return found
+    return _first(Request.of(operands, options, plan, stream, axes))
 
 
-def _first(key: Hashable, request: Request) -> Any:
-    """Check a call and bind it, under a key unless that is None; then run it."""
+def if_known(
+    operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None = None,
+    stream: Any = None,
+) -> Any:  # fmt: skip
+    """Compute what a request asks for; None if it is not of a known kind, or needs a closer look.
+
+    Raises
+    ------
+    UnigemmError
+        See `run`.
+    """
+    library = KNOWN.get(type(operands[0]))
+    if library is None:
+        return None
+    try:
+        key, arrays, places, numbers = known(library, operands, options, plan)
+        bound = library.table.get(key)
+        if bound is None or (library.ask is not None and library.ask()):
+            return None
+    except Exception:
+        return None  # something is wrong with an argument: `_first` says what
+    return run(library, bound, arrays, places, numbers, stream, (operands, options, plan))
+
+
+def _first(request: Request) -> Any:
+    """Check a call, bind it unless its kind is known, and run it."""
     request = _whole(request)
     library = one_library(request.a, request.b, *request.results[:1])
     for name, x in request.arrays().items():
@@ -73,11 +88,28 @@ def _first(key: Hashable, request: Request) -> Any:
             return back(call(request.having(views)._replace(stream=stream)))
     fuses = request.operation == "grouped" or request.arguments()
     if fuses and library.operand(request.a, "a").shape[-1:] == (0,):
-        request, key = with_one(library, request), None
-    bound = bind(library, request)
-    if key is not None and bound.kept:
-        store(library.table, key, bound)
-    return run(library, bound, *_read(library, bound, request), request.stream, request)
+        request = with_one(library, request)
+        bound = bind(library, request)
+    else:
+        bound = _bound(library, request)
+    return _run(library, bound, request)
+
+
+def _bound(library: Library, request: Request) -> Bound:
+    """Return what a call is bound to, by its key where its kind is known."""
+    key: Hashable = None
+    bound: Bound | None = None
+    with suppress(Exception):  # something is wrong with an argument: `bind` says what
+        found = known(library, *request.parts[:3])[0]
+        bound, key = library.table.get(found), found
+    if bound is None:
+        bound = bind(library, request)
+        if key is not None and bound.kept:
+            store(library.table, key, bound)
+    else:
+        for name, x in request.arrays().items():
+            library.operand(x, name)  # refuses what a mode of the library forbids
+    return bound
 
 
 def _whole(request: Request) -> Request:
@@ -97,16 +129,17 @@ def _whole(request: Request) -> Request:
     )
 
 
-def _read(
-    library: Library, bound: Bound, request: Request
-) -> tuple[tuple[Any, ...], list[int], dict[str, float]]:
-    """Return the arrays, addresses and numbers of a call that has just been bound."""
+def _run(library: Library, bound: Bound, request: Request) -> Any:
+    """Compute a call that has just been bound."""
     arrays = request.arrays()
     # By `read`: what NumPy multiplies in host memory may be no operand of a kernel.
     places = [library.read(x)[0] for x in arrays.values()]
     given = {**request.scales(), **request.arguments()}
     asked = (*bound.factors, *bound.numbers)
-    return tuple(arrays.values()), places, {name: number(given[name], name) for name in asked}
+    numbers = {name: number(given[name], name) for name in asked}
+    return run(
+        library, bound, tuple(arrays.values()), places, numbers, request.stream, request.parts
+    )
 
 
 def run(
@@ -116,7 +149,7 @@ def run(
     places: Sequence[int],
     numbers: Mapping[str, float],
     stream: Any,
-    request: tuple[Any, ...] | None = None,
+    parts: tuple[Any, ...],
 ) -> Any:
     """Compute a bound call; this runs on every call, so it does no more than it must.
 
@@ -130,8 +163,8 @@ def run(
         The arrays, their addresses, and the numbers by name.
     stream
         As the caller gave it; None for the library's current stream.
-    request
-        The call; None for a product and nothing beside it.
+    parts
+        Those of the request, from which the call is bound anew where `out` is not aligned.
 
     Raises
     ------
@@ -147,13 +180,11 @@ def run(
     if device >= 0:
         if library.current_device() != device or (stream is not None and bound.allocates):
             with library.context(device, None if stream is None else handle):
-                return run(library, bound, arrays, places, numbers, None, request)
+                return run(library, bound, arrays, places, numbers, None, parts)
         if stream is None:
             handle = library.current_stream(device)
-    hold = library.hold
-    if hold is not None:
-        for x, name, at, size in zip(arrays, bound.called, places, bound.reach, strict=False):
-            hold(x, name, at, size)
+    if library.hold is not None:
+        library.hold(arrays, bound.called, places, bound.reach)
     apart = False
     extra: Sequence[Any] = ()
     more: Sequence[Any] = ()
@@ -175,7 +206,7 @@ def run(
         result = bound.make()
         d_at = library.address(result)
         if d_at & 15 and launch is not None:  # the kernel was chosen for an aligned result
-            return _unaligned(library, bound, arrays, request, (result, *extra))
+            return _unaligned(library, bound, parts, (result, *extra))
     else:
         result, d_at = arrays[2], places[2]
     if launch is None:
@@ -234,17 +265,12 @@ def _more_results(
 
 
 def _unaligned(
-    library: Library, bound: Bound, arrays: tuple[Any, ...], request: tuple[Any, ...] | None,
-    results: tuple[Any, ...],
-) -> Any:  # fmt: skip
+    library: Library, bound: Bound, parts: tuple[Any, ...], results: tuple[Any, ...]
+) -> Any:
     """Compute a call into results that are not aligned, on the stream that is current."""
-    if request is None:
-        request = bound.options.request(*arrays)
-    request = Request._make(request)
     out = results if len(results) > 1 else results[0]
-    request = request._replace(out=out, stream=None)
-    own = bind(library, request)
-    found = run(library, own, *_read(library, own, request), None, request)
+    request = Request.of(*parts)._replace(out=out, stream=None)
+    found = _run(library, bind(library, request), request)
     if not bound.scalar:
         return found
     return tuple(map(library.scalar, found)) if len(results) > 1 else library.scalar(found)

@@ -63,10 +63,6 @@ class Options:
         """Return the options of a request, with what was described of its arrays."""
         return cls(**{name: getattr(request, name) for name in _ASKED}, **described)
 
-    def request(self, *arrays: Any) -> Request:
-        """Return a request of a product with these options and nothing beside it."""
-        return Request(*arrays, **{name: getattr(self, name) for name in _ASKED})
-
 
 _ASKED = tuple(x.name for x in fields(Options) if x.name in Request._fields)
 

@@ -22,9 +22,10 @@ class Request(NamedTuple):
 
     The others are of `unigemm.grouped_matmul`, and the operation, which is the function called.
 
-    Arrays come first, then what may be a number instead, then a function. An array has its field's
-    name; further results are "result 1" and so on, an own function's arguments
-    "epilogue_args.name", and scales that come as a pair "scale_a[0]" and "scale_a[1]".
+    Operands come first: arrays, or numbers instead, and a function. An array has its field's name;
+    further results are "result 1" and so on, an own function's arguments "epilogue_args.name", and
+    scales that come as a pair "scale_a[0]" and "scale_a[1]". Then come options, which are in the
+    key of a call as they are.
     """
 
     a: Any
@@ -32,6 +33,8 @@ class Request(NamedTuple):
     out: Any = None  # a tuple where a function returns one
     c: Any = None
     bias: Any = None
+    alpha: Any = None
+    beta: Any = None
     preact: Any = None
     preact_out: Any = None
     amax_out: Any = None
@@ -40,8 +43,6 @@ class Request(NamedTuple):
     scale_b: Any = None
     offsets: Any = None  # of `unigemm.grouped_matmul`, as are rows and rest
     rows: Any = None
-    alpha: Any = None
-    beta: Any = None
     scale_d: Any = None
     epilogue: Callable[..., Any] | None = None
     epilogue_args: Mapping[str, Any] | None = None
@@ -58,6 +59,20 @@ class Request(NamedTuple):
     plan: Plan | None = None
     stream: Any = None
     axes: Any = None
+
+    @classmethod
+    def of(
+        cls, operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None = None,
+        stream: Any = None, axes: Any = None,
+    ) -> Request:  # fmt: skip
+        """Return the request of a call; operands behind those that it gives are None."""
+        nothing = (None,) * (_FIRST - len(operands))
+        return cls._make((*operands, *nothing, *options, plan, stream, axes))
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], tuple[Any, ...], Plan | None, Any, Any]:
+        """What `of` takes: operands, options, plan, stream and axes."""
+        return self[:_FIRST], self[_FIRST:_LAST], self.plan, self.stream, self.axes
 
     @property
     def results(self) -> tuple[Any, ...]:
@@ -152,8 +167,7 @@ _FIELDS = Request._fields
 _AT = {name: i for i, name in enumerate(_FIELDS)}
 #: The fields that hold arrays, or numbers instead.
 NAMED = _FIELDS[: _AT["epilogue"]]
-_FIRST, _LAST = _AT["dtype"], _AT["plan"]  # what is in a key as it is
-_OUT, _C = _AT["out"], _AT["c"]
+_FIRST, _LAST = _AT["dtype"], _AT["plan"]  # of the options, and behind them
 _MOST_FORMS = 1024
 #: The fields that an epilogue is made of.
 OF_EPILOGUE = (
@@ -171,11 +185,12 @@ class _Unusual(Exception):
 
 
 class _Form(NamedTuple):
-    """What is a number and what an array, in requests whose fields have the same types."""
+    """What is a number and what an array, in calls whose operands have the same types."""
 
     names: tuple[str, ...]
     arrays: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     numbers: tuple[str, ...]
+    adds: bool  # `out` may be the array that is added
     at_length: bool  # it has tuples or a function: see `_at_length`
 
 
@@ -194,7 +209,9 @@ def _form(kinds: tuple[type, ...], library: Library) -> _Form:
             at_length = True
         elif kind is not type(None):
             raise _Unusual
-    form = _Form(tuple(names), itemgetter(*map(_AT.get, names)), tuple(numbered), at_length)
+    adds = "c" in names and kinds[_AT["out"]] is not type(None)
+    take = itemgetter(*map(_AT.get, names))
+    form = _Form(tuple(names), take, tuple(numbered), adds, at_length)
     if len(_FORMS) >= _MOST_FORMS:
         _FORMS.clear()
     _FORMS[kinds] = form
@@ -202,13 +219,13 @@ def _form(kinds: tuple[type, ...], library: Library) -> _Form:
 
 
 def known(
-    library: Library, request: tuple[Any, ...]
+    library: Library, operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None
 ) -> tuple[Hashable, tuple[Any, ...], list[int], Mapping[str, float]]:
     """Return what a call is known by, its arrays, where these lie, and its numbers by name.
 
-    This runs on every call, and takes a request as a tuple, which is made sooner. Of arrays all
-    that decides which kernel runs is in the key, of numbers whether they are 0. Arrays are read
-    last, behind all that may run code of the caller's.
+    This runs on every call, and takes parts of a request, which are made sooner. Of arrays all that
+    decides which kernel runs is in the key, of numbers whether they are 0. Arrays are read last,
+    behind all that may run code of the caller's.
 
     Raises
     ------
@@ -216,31 +233,29 @@ def known(
         Of any kind: something is wrong with an argument, and binding says what; or the call is not
         known by a key.
     """
-    kinds = tuple(map(type, request[:_FIRST]))
+    kinds = tuple(map(type, operands))
     form = _FORMS.get(kinds) or _form(kinds, library)
-    names, take, numbers_of, at_length = form
+    names, take, numbers_of, adds, at_length = form
     said: tuple[Any, ...] = ()
     numbered = NONE
     if at_length:
-        names, arrays, numbered, said = _at_length(library, Request._make(request))
+        names, arrays, numbered, said = _at_length(library, Request.of(operands, options))
     else:
-        arrays = take(request)
+        arrays = take(operands)
         if numbers_of:
-            numbered = {name: float(request[_AT[name]]) for name in numbers_of}
+            numbered = {name: float(operands[_AT[name]]) for name in numbers_of}
     if numbered:
         said += tuple((name, x == 0) for name, x in numbered.items())
-    plan = request[_LAST]  # hashing it is slow, and what is bound keeps it alive
-    parts: list[Any] = [request[_FIRST:_LAST], None if plan is None else id(plan), names, said]
+    # Hashing a plan is slow, and what is bound keeps it alive.
+    parts: list[Any] = [options, None if plan is None else id(plan), names, said]
     places = []
     read = library.read
     for x in arrays:
         at, own = read(x)
         places.append(at)
         parts.append(own)
-    out = request[_OUT]
-    if out is not None and request[_C] is not None and "c" not in numbered:
-        before = len(out) if type(out) is tuple else 1
-        parts.append(places[2] == places[2 + before])  # whether `out` is added to
+    if adds:
+        parts.append(places[2] == places[names.index("c")])  # whether `out` is added to
     return tuple(parts), arrays, places, numbered
 
 

@@ -151,15 +151,16 @@ def matmul(
     tensor([[4., 4., 4.],
             [4., 4., 4.]])
     """
-    plain = c is None and bias is None and activation is None and not options
-    plain = plain and alpha is None and beta is None
+    plain = alpha is None and beta is None and not options
+    if plain and out is None:
+        found = products.known(a, b, c, bias, activation=activation)
+        if found is not None:
+            return found
     if out is not None:
         factors = {"alpha": alpha, "beta": beta, "activation": activation}
         return _into(out, a, b, c=c, bias=bias, **factors, **options)
-    if plain and _unwatched(a, b):
-        return api.matmul(a, b)
     _tensors(a=a, b=b, **{} if c is None else {"c": c}, **{} if bias is None else {"bias": bias})
-    if plain and a.dim() == 2 and b.dim() == 2:
+    if plain and c is bias is activation is None and a.dim() == b.dim() == 2:
         return _mm(a, b)
     if c is None and beta is not None:
         raise UnsupportedProblem("beta= is given and has no meaning here: pass c= as well")
@@ -311,12 +312,11 @@ def bmm(
     out, **options
         As in `matmul`.
     """
-    if out is None and not options and _unwatched(input, mat2):
-        return products.bmm(input, mat2)
     _tensors(input=input, mat2=mat2)
-    if out is None and not options:
-        return _ops.bmm(input, mat2)
     products.check_bmm(input, mat2)
+    if out is None and not options:
+        found = products.known(input, mat2)
+        return _ops.bmm(input, mat2) if found is None else found
     if out is not None:
         return _into(out, input, mat2, **options)
     return _with_options(input, mat2, None, None, **options)
@@ -347,15 +347,15 @@ def addmm(
     """
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = _factor("alpha", alpha), _factor("beta", beta)
-    if out is None and not options and input is not None and _unwatched(input, mat1, mat2):
-        return products.addmm(input, mat1, mat2, beta=beta, alpha=alpha)
     _tensors(input=input, mat1=mat1, mat2=mat2)
-    if out is None and not options:
-        return _ops.addmm(input, mat1, mat2, beta=beta, alpha=alpha)
     products.check_ranks("addmm", ("mat1", mat1, 2), ("mat2", mat2, 2))
+    # 1 is the same as none, which has a kernel already
+    factors = {"alpha": None if alpha == 1 else alpha, "beta": None if beta == 1 else beta}
     if out is not None:
-        factors = {"alpha": None if alpha == 1 else alpha, "beta": None if beta == 1 else beta}
         return _into(out, mat1, mat2, c=input, **factors, **options)
+    if not options:
+        found = products.known(mat1, mat2, input, None, factors["alpha"], factors["beta"])
+        return _ops.addmm(input, mat1, mat2, beta=beta, alpha=alpha) if found is None else found
     return _with_options(mat1, mat2, input, None, beta=beta, alpha=alpha, **options)
 
 
@@ -391,8 +391,10 @@ def linear(
     """
     if gate_layout is not None or (activation is not None and is_one_of(activation, GATED)):
         return _gated(input, weight, bias, activation, gate_layout, out, options)
-    if out is None and not options and _unwatched(input, weight, bias):
-        return products.unwatched_linear(input, weight, bias, activation)
+    if out is None and not options and type(weight) in _PLAIN and weight.dim() == 2:
+        found = products.known(input, products.transposed(weight), bias=bias, activation=activation)
+        if found is not None:
+            return found
     _tensors(input=input, weight=weight, **{} if bias is None else {"bias": bias})
     if activation is not None and not isinstance(activation, str):
         activation_named(activation)  # says what would do

@@ -14,6 +14,8 @@ from ..arrays.torch_tensors import check_held
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype
 from ..problem.dtypes import output_dtypes
 from ..problem.overlap import byte_span
+from ..runtime.call import if_known
+from ..runtime.request import Request
 from .activations import ACTIVATIONS, activation_named, gated_named
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "check_floating",
     "check_gated",
     "check_ranks",
+    "known",
     "linear",
     "linear_gated",
     "linear_gated_preact",
@@ -34,16 +37,43 @@ __all__ = [
     "plain_product",
     "product",
     "transposed",
-    "unwatched_linear",
 ]
 
+_is_compiling = torch.compiler.is_compiling
+_is_autocasting = torch._C._is_any_autocast_enabled
 _is_grad_enabled = torch.is_grad_enabled
 _set_grad_enabled = torch._C._set_grad_enabled
 _forward_ad = torch.autograd.forward_ad
 #: The kinds of float8 that kernels multiply.
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_PLAIN = (Tensor, torch.nn.Parameter)
 _WIDE = (torch.float64, torch.complex64, torch.complex128)
 _REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+#: The options of a call that asks for nothing else, by its activation.
+_OPTIONS = {name: Request(None, None, activation=name).parts[1] for name in (None, *ACTIVATIONS)}
+
+
+def known(
+    a: Tensor, b: Tensor, c: Tensor | None = None, bias: Tensor | None = None,
+    alpha: float | None = None, beta: float | None = None, activation: str | None = None,
+) -> Any:  # fmt: skip
+    """Return a product of a kind that `unigemm.matmul` knows; None if it does not.
+
+    None, too, where something of PyTorch's may have to see the product, or refuse it. Asking its
+    dispatcher takes as long again as all of a known product.
+    """
+    if _is_compiling() or _is_autocasting() or type(a) not in _PLAIN:
+        return None
+    for x in (c, bias):
+        if x is not None and (
+            type(x) not in _PLAIN or x.dtype is not a.dtype or x.dtype not in _REAL
+        ):
+            return None
+    if activation is not None and (a.dtype not in _REAL or not is_one_of(activation, ACTIVATIONS)):
+        return None
+    return if_known((a, b, None, c, bias, alpha, beta), _OPTIONS[activation])
 
 
 def plain_product(a: Tensor, b: Tensor, out: Tensor | None = None, **options: Any) -> Tensor:
@@ -187,7 +217,7 @@ def transposed(weight: Tensor) -> Tensor:
     except RuntimeError as error:
         refused = error
     reach = byte_span(weight.shape, weight.stride(), weight.element_size())[1]
-    check_held(weight, "weight", weight.data_ptr(), reach)
+    check_held((weight,), ("weight",), (weight.data_ptr(),), (reach,))
     raise refused
 
 
@@ -197,19 +227,6 @@ def linear(
     """Return ``activation(x @ weight.T + bias)``."""
     check_ranks("linear", ("weight", weight, 2))
     return product(x, transposed(weight), bias=bias, activation=activation)
-
-
-def unwatched_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
-) -> Tensor:
-    """Return `linear` of plain tensors without gradients."""
-    if (
-        (bias is None or (bias.dtype is x.dtype and x.dtype in _REAL))
-        and (activation is None or is_one_of(activation, ACTIVATIONS))
-        and weight.dim() == 2
-    ):
-        return matmul(x, transposed(weight), bias=bias, activation=activation)  # type: ignore[arg-type]
-    return linear(x, weight, bias, activation)
 
 
 def linear_preact(
