@@ -13,7 +13,7 @@ import numpy as np  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from unigemm.jax import matmul  # noqa: E402
+from unigemm.jax import matmul, ragged_dot  # noqa: E402
 
 mesh = Mesh(np.array(jax.devices()), ("x",))
 assert mesh.size == 2
@@ -46,6 +46,35 @@ for f, of_a, of_b, of_d in (
     np.testing.assert_allclose(jax.jit(spread)(a, b), a @ b)
     ours = jax.jit(jax.grad(value(spread), (0, 1)))(a, b)
     theirs = jax.grad(value(jnp.matmul), (0, 1))(a, b)
+    for one, two in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, two)
+
+# Rows that are sorted on each device, by experts that all have, or that one device has.
+rows = jnp.asarray(rng.standard_normal((10, 6)))
+experts = jnp.asarray(rng.standard_normal((4, 6, 8)))
+of_rows = jnp.asarray(rng.standard_normal((10, 8)))
+for sizes, of_experts in (([1, 0, 3, 1, 2, 2, 0, 0], P()), ([2, 3, 0, 4], P("x"))):
+    groups = jnp.array(sizes)
+    spread = jax.shard_map(
+        ragged_dot, mesh=mesh, in_specs=(P("x"), of_experts, P("x")), out_specs=P("x")
+    )
+
+    def whole(rows, experts, groups):
+        each = len(groups) // 2
+        parts = [
+            jax.lax.ragged_dot(
+                rows[5 * i : 5 * i + 5],
+                experts if each == 4 else experts[2 * i : 2 * i + 2],
+                groups[each * i : each * i + each],
+            )
+            for i in range(2)
+        ]
+        return jnp.concatenate(parts)
+
+    of = lambda g: lambda a, b: (jnp.sin(g(a, b, groups)) * of_rows).sum()  # noqa: B023, E731
+    np.testing.assert_allclose(jax.jit(spread)(rows, experts, groups), whole(rows, experts, groups))
+    ours = jax.jit(jax.grad(of(spread), (0, 1)))(rows, experts)
+    theirs = jax.grad(of(whole), (0, 1))(rows, experts)
     for one, two in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, two)
 

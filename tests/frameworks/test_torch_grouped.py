@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from needed import needed
 
-torch = pytest.importorskip("torch")
+torch = needed("torch")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from grouped_cases import SIZES, Sizes, operands, reference  # noqa: E402

@@ -10,7 +10,8 @@ except ModuleNotFoundError as error:
     said = "unigemm.jax needs JAX, which is not installed; pip install jax"
     raise ModuleNotFoundError(said, name="jax") from None
 
+from .grouped import ragged_dot
 from .policies import as_dots, dots_saveable, dots_with_no_batch_dims_saveable
 from .products import matmul
 
-__all__ = ["as_dots", "dots_saveable", "dots_with_no_batch_dims_saveable", "matmul"]
+__all__ = ["as_dots", "dots_saveable", "dots_with_no_batch_dims_saveable", "matmul", "ragged_dot"]

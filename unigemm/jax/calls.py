@@ -24,7 +24,7 @@ from ..api import matmul
 from ..arrays.operands import compact_strides, parse_dtype
 from ..errors import BackendUnavailable, DeviceMismatch
 from ..planning.target import device_target
-from ..problem.canonical import Layout, result_shape
+from ..problem.canonical import Gemm, Layout, result_shape
 from ..runtime import options as asked
 from ..runtime.bind import _planned
 from ..runtime.fusion import fusion_for
@@ -255,6 +255,14 @@ def _planned_call(
         fusion = fusion_for(given, (a, b, d), lambda x, name: x, None, False, on_host=False)
         wanted = replace(wanted, epilogue=fusion.epilogue, beside=fusion.layouts)
     gemm = asked.stated(a, b, asked.describe(a, b, None, wanted), wanted)
+    workspace, launchers = _launchers(gemm, wanted)
+    more = None if fusion is None else (fusion.names, tuple(dict(told)[x] for x in fusion.numbers))
+    taken = partial(_taken, factor, more)
+    return Call(key, workspace, partial(_on_gpu, launchers, names, taken, bool(workspace)))
+
+
+def _launchers(gemm: Gemm, wanted: asked.Options) -> tuple[int, dict[int, Callable[..., None]]]:
+    """Plan for the GPUs of this process; return the bytes of the workspace, and a launcher each."""
     launchers = {}
     workspace = 0
     indices = _gpus()
@@ -268,10 +276,9 @@ def _planned_call(
         with _current(index):
             plan, launch = _planned(gemm, target, wanted.backend, index, False)
         workspace = plan.workspace_bytes
-        launchers[index] = _each_launch(launch, gemm, a.dtype, d.dtype)
-    more = None if fusion is None else (fusion.names, tuple(dict(told)[x] for x in fusion.numbers))
-    taken = partial(_taken, factor, more)
-    return Call(key, workspace, partial(_on_gpu, launchers, names, taken, bool(workspace)))
+        problem = gemm.problem
+        launchers[index] = _each_launch(launch, gemm, problem.a.dtype, problem.d.dtype)
+    return workspace, launchers
 
 
 def _taken(
