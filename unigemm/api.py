@@ -187,11 +187,13 @@ def matmul(
         CUDA stream to queue the work on; the default is the library's current stream. New results
         and workspaces are allocated on that stream too, and the caller orders it with others.
     scale_a, scale_b : float, array, or pair of arrays or of an array and a float, optional
-        For float8 inputs: numbers, or arrays of one float32. The result is ``scale_a * scale_b * (a
-        @ b)``, and the float32 sums are multiplied before they are rounded. The product of the two
-        scales is made in float64, so it may be too large or too small for a float32. An array is
-        of the library and on the device of `a`. On a GPU it is read when the work runs, so that a
-        captured graph sees its new contents.
+        For float8 and int8 inputs: numbers, or arrays of float32. The result is ``scale_a * scale_b
+        * (a @ b)``, and sums are multiplied before anything else is done to them. An array has one
+        element, or one for each row of `a` in shape (..., M, 1) or column of `b` in (..., 1, N),
+        with any strides. Of whole operands of float8 the product of the two scales is made in
+        float64, so it may be too large or too small for a float32. int8 gives float32 where neither
+        `dtype` nor `out` says otherwise. An array is of the library and on the device of `a`. On a
+        GPU it is read when the work runs, so that a captured graph sees its new contents.
 
         Block scales are two arrays, and come in two formats. For MXFP8 both are float8_e8m0fnu, and
         each scale multiplies 32 elements along K. For NVFP4 both are float8_e4m3fn, and each scale

@@ -18,7 +18,7 @@ import math
 import numbers
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -429,7 +429,9 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
 
 
 def traced(
-    function: Callable[..., Any], arguments: Mapping[str, tuple[str, int]]
+    function: Callable[..., Any],
+    arguments: Mapping[str, tuple[str, int]],
+    scales: Sequence[tuple[str, int]] = (),
 ) -> tuple[tuple[Step, ...], tuple[int, ...]]:
     """Return the steps of a function, and which of them it returns: those that these need.
 
@@ -439,6 +441,8 @@ def traced(
         Takes the sums, and arguments by their names.
     arguments
         What stands for each: ("array", which of those of the call) or ("number", likewise).
+    scales
+        The same of what the sums are multiplied by before the function takes them.
 
     Raises
     ------
@@ -447,8 +451,9 @@ def traced(
     """
     trace = _Trace()
     tracers = {name: trace.add(kind, index) for name, (kind, index) in arguments.items()}
+    sums = math.prod((trace.add(kind, index) for kind, index in scales), start=Tracer(trace, 0))
     try:
-        returned = function(Tracer(trace, 0), **tracers)
+        returned = function(sums, **tracers)
     except TypeError as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise UnsupportedProblem(

@@ -21,7 +21,7 @@ PROBLEM = Problem(
     MatrixType(HALF, "k", 16), MatrixType(HALF, "n", 16), MatrixType(DType.FLOAT32, "n", 16)
 )
 ALONG = ("m", "n", "k")
-GRANULARITIES = ("tensor", "row", "1x128", "128x128")
+GRANULARITIES = ("tensor", "1x128", "128x128")
 
 
 def grouped(along, **more):
@@ -53,7 +53,7 @@ def test_scales_move_as_many_bytes_as_their_shapes_have(of_a, of_b):
     scales = Scales(OperandScales(of_a), OperandScales(of_b))
     problem, extents = replace(PROBLEM, scales=scales), Extents(300, 40, 260)
     counts = [
-        {"tensor": 0, "row": rows, "1x128": rows * 3, "128x128": -(-rows // 128) * 3}[of]
+        {"tensor": 0, "1x128": rows * 3, "128x128": -(-rows // 128) * 3}[of]
         for of, rows in ((of_a, 300), (of_b, 40))
     ]
     assert extents.bytes_moved(problem) == extents.bytes_moved(PROBLEM) + 4 * sum(counts)
@@ -85,9 +85,10 @@ def of_problem(data, **changes):
         ({"groups": {"along": "k", "stacked": True}}, "along k have offsets"),
         ({"groups": {"along": "l"}}, "not a plan"),
         ({"groups": {"along": "m", "other": 1}}, "'problem.groups.other' is not known"),
-        ({"scales": {"a": {"granularity": "row"}}}, "a scale per tensor, and here is A scaled"),
+        ({"scales": {"a": {"granularity": "1x128"}}}, "a scale per tensor, and here is A scaled"),
         ({"scales": {"a": {"granularity": "64x64"}}}, "not a plan"),
-        ({"scales": {"b": {"granularity": "row", "dtype": "float8_e8m0fnu"}}}, "are not float8"),
+        ({"scales": {"b": {"dtype": "float8_e8m0fnu"}}}, "are not float8"),
+        ({"scales": {"b": {"granularity": "row"}}}, "not a plan"),
         ({"scales": {"b": {"granularity": "1x128", "dtype": "bfloat16"}}}, "are not bfloat16"),
         ({"scales": True}, "not a plan"),
     ],
@@ -115,9 +116,9 @@ def test_a_plan_says_which_scales_and_groups_it_is_for():
     assert ", scaled)" in str(plan.problem)
     fine = replace(
         plan.problem,
-        scales=Scales(OperandScales("1x128", DType.FLOAT8_E8M0FNU), OperandScales("row")),
+        scales=Scales(OperandScales("1x128", DType.FLOAT8_E8M0FNU), OperandScales("128x128")),
         groups=Groups("m", stacked=True, rest="untouched"),
     )
-    assert "A scaled per 1x128 in float8_e8m0fnu, B per row" in str(fine)
+    assert "A scaled per 1x128 in float8_e8m0fnu, B per 128x128" in str(fine)
     assert "stacks of valid rows (int32, the rest untouched)" in str(fine)
     assert str(Extents(8, 6, 4, groups=3)) == "8x6x4 in 3 groups"

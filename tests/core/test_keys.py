@@ -173,7 +173,7 @@ def test_what_json_leaves_to_its_default_is_in_the_key_like_what_it_names(backen
     plan = rich_plan(backend)
     for name, value, short in (
         ("groups", Groups("m"), {"along": "m"}),
-        ("scales", Scales(OperandScales("row")), {"a": {"granularity": "row"}}),
+        ("scales", Scales(OperandScales("1x128")), {"a": {"granularity": "1x128"}}),
         ("epilogue", Epilogue((Step("sums"),), 0), {"steps": [{"op": "sums"}], "result": 0}),
     ):
         told = replace(plan, problem=replace(plan.problem, **{name: value}))

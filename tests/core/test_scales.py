@@ -67,12 +67,12 @@ def test_a_scale_is_read_at_each_call():
 
 def test_what_is_no_scale_is_refused():
     a, b = draw((8, 16), E4M3, 5), draw((16, 8), E4M3, 6)
-    for wrong in (np.ones(2, np.float32), np.ones((), np.float64), np.ones((), np.int8)):
-        with pytest.raises(unigemm.UnsupportedDtype, match="one float32"):
+    for wrong in (np.ones((), np.float64), np.ones((), np.int8)):
+        with pytest.raises(unigemm.UnsupportedDtype, match="pass a number, float32"):
             unigemm.matmul(a, b, scale_a=wrong)
     with pytest.raises(unigemm.UnigemmError):
         unigemm.matmul(a, b, scale_b="2")
-    for dtype in (np.float32, np.float16, np.int8):
+    for dtype in (np.float32, np.float16):
         x = np.ones((4, 4), dtype)
         with pytest.raises(unigemm.UnsupportedProblem, match="float8"):
             unigemm.matmul(x, x, scale_a=2.0)

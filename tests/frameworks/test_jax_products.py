@@ -178,8 +178,10 @@ def test_what_is_wrong_is_said_while_it_is_traced():
     with pytest.raises(unigemm.UnsupportedProblem, match="float8"):
         matmul(a, a.T, scale_a=2.0)
     f8 = a.astype("float8_e4m3fn")
-    with pytest.raises(unigemm.UnsupportedDtype, match="one float32"):
+    with pytest.raises(unigemm.ShapeMismatch, match="each row of a"):
         matmul(f8, f8.T, scale_a=jnp.ones(3, "float32"))
+    with pytest.raises(unigemm.UnsupportedDtype, match="pass float32"):
+        matmul(f8, f8.T, scale_a=jnp.ones(1, "int32"))
     for wrong, error, words in (
         (lambda: matmul("word", a), unigemm.LibraryMismatch, "a is a str"),
         (lambda: matmul(a, None), unigemm.LibraryMismatch, "b is a NoneType"),
@@ -199,6 +201,28 @@ def test_what_is_wrong_is_said_while_it_is_traced():
         jax.grad(lambda s: matmul(f8, f8.T, scale_a=s).sum())(jnp.float32(1.0))
     with pytest.raises(unigemm.UnsupportedProblem, match="scales"):
         jax.vmap(lambda s: matmul(f8, f8.T, scale_a=s))(jnp.ones(2, "float32"))
+
+
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "int8"])
+@pytest.mark.parametrize("way", ["ffi", "callback"])
+def test_rows_and_columns_have_scales_of_their_own(kind, way, monkeypatch):
+    if way == "callback":
+        monkeypatch.setattr(calls, "has_ffi", lambda: False)
+    elif not calls.has_ffi():
+        pytest.skip("jax-tvm-ffi is not installed")
+    a, b = ((3 * draw(*shape)).astype(kind) for shape in ((5, 24), (24, 7)))
+    rows, columns = (jnp.abs(draw(*shape)).astype("float32") + 1 for shape in ((5, 1), (1, 7)))
+    for x, y in ((rows, columns), (rows, 0.5), (None, columns), (jnp.float32(3), 1.0)):
+        scaled = jax.jit(lambda a, b, x=x, y=y: matmul(a, b, scale_a=x, scale_b=y))(a, b)
+        exact = np.asarray(a, np.float64) @ np.asarray(b, np.float64)
+        for each in (x, y):
+            exact = exact * (1.0 if each is None else np.asarray(each, np.float64))
+        assert scaled.dtype == jnp.float32
+        np.testing.assert_allclose(scaled, exact, rtol=1e-5, atol=1e-3)
+    half = matmul(a, b, scale_a=rows, preferred_element_type=jnp.bfloat16)
+    assert half.dtype == jnp.bfloat16
+    stack = jax.vmap(lambda x: matmul(x, b, scale_a=rows))(jnp.stack([a, -a]))
+    np.testing.assert_array_equal(stack[0], -stack[1])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import pytest
@@ -364,6 +365,24 @@ def test_float8_with_scales_of_whole_operands():
     torch.testing.assert_close(y, torch.relu(a.float() @ b.float() * 0.5 + bias.float()).bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(ut.matmul(a, b, scale_a=scale, scale_b=3.0), expected)
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8], ids=str)
+def test_rows_and_columns_have_scales_of_their_own(kind):
+    a, b = ((draw(*s, dtype=torch.float32) * 3).to(kind) for s in ((4, 16), (16, 8)))
+    rows, columns = torch.rand(4, 1) + 1, torch.rand(1, 8) + 1
+    product = a.double() @ b.double()
+    for x, y in ((rows, columns), (rows, 0.5), (None, columns), (torch.tensor([3.0]), 1.0)):
+        expected = product * (1 if x is None else x) * y
+        scales = {name: s for name, s in (("scale_a", x), ("scale_b", y)) if s is not None}
+        eager = partial(ut.matmul, a, b, **scales)
+        for route in (eager, torch.compile(eager, backend="aot_eager", fullgraph=True)):
+            torch._dynamo.reset()
+            torch.testing.assert_close(route(), expected.float(), rtol=1e-5, atol=1e-4)
+            half = route(dtype=torch.bfloat16)
+            torch.testing.assert_close(half, expected.bfloat16(), rtol=1e-2, atol=1e-2)
+    meta = ut.matmul(a.to("meta"), b.to("meta"), scale_a=rows.to("meta"))
+    assert meta.dtype == torch.float32
 
 
 def test_a_compiled_function_has_no_break_and_takes_new_sizes_without_a_recompile():

@@ -121,8 +121,8 @@ def requested(options: Any, out: Any) -> Request:
         x = options.get(name)
         if isinstance(x, tuple) or any(extent != 1 for extent in getattr(x, "shape", ())):
             raise UnsupportedProblem(
-                f"{name} holds scales of blocks, which are for unigemm.matmul; pass one scale of "
-                "the operand"
+                f"{name} holds scales of lines or blocks, which are for unigemm.matmul; pass one "
+                "of the whole operand"
             )
     unknown = [name for name in options if name not in _ASKED]
     if unknown:

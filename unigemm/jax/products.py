@@ -22,6 +22,7 @@ from ..arrays.dlpack_arrays import refuse_deleted
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import result_shape
 from ..runtime import options as of_calls
+from ..runtime.scale_arguments import check_lines
 from . import calls, epilogues, types
 
 __all__ = ["matmul"]
@@ -74,8 +75,9 @@ def matmul(
         is converted before and what after is as in `jax.numpy.matmul`, and so is what is refused.
     deterministic, batch_invariant, backend
         As in `unigemm.matmul`.
-    scale_a, scale_b : float or array of one float32, optional
-        As in `unigemm.matmul`, of whole operands of float8.
+    scale_a, scale_b : float or array of float32, optional
+        As in `unigemm.matmul`, for float8 and int8: of whole operands, or of the rows of `a`, (...,
+        M, 1), and the columns of `b`, (..., 1, N). Int8 then gives float32 by default.
     alpha, beta : float, optional
         The result is ``activation(alpha * (a @ b) + beta * c + bias)``, computed by one kernel and
         rounded once, for float64, float32, float16 and bfloat16. The number 0 leaves its term out.
@@ -107,7 +109,10 @@ def matmul(
     """
     a, b = _array(a, "a"), _array(b, "b")
     preferred = None if preferred_element_type is None else _dtype(preferred_element_type)
-    kinds = types.product_types(a, b, preferred)
+    if (scale_a is not None or scale_b is not None) and a.dtype == b.dtype == jnp.int8:
+        kinds = types.of_scaled_integers(preferred)
+    else:
+        kinds = types.product_types(a, b, preferred)
     _refuse_open(a.shape, "a")
     _refuse_open(b.shape, "b")
     shape = result_shape(a.shape, b.shape)
@@ -218,25 +223,29 @@ def _axes_of(kind: Any) -> frozenset[str]:
 
 
 def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, options: calls.Options) -> Any:
-    if a.dtype.name not in types.FLOAT8:
+    if a.dtype.name not in (*types.FLOAT8, "int8"):
         raise UnsupportedProblem(
-            f"scale_a and scale_b are for float8 inputs and these are {a.dtype}; multiply the "
-            "result, or an input"
+            f"scale_a and scale_b are for float8 and int8 inputs and these are {a.dtype}; multiply "
+            "the result, or an input"
         )
-    factor, scales = 1.0, []
+    factor, told, scales = 1.0, {}, []
     for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
         if scale is None or isinstance(scale, numbers.Real):
-            factor *= 1.0 if scale is None else number(scale, name)
+            if scale is not None:
+                told[name] = number(scale, name)
+                factor *= told[name]
             continue
         x = _array(scale, name)
-        if x.dtype != jnp.float32 or x.size != 1:
-            raise UnsupportedDtype(
-                f"{name} is {x.dtype} of shape {x.shape}; pass one float32, or a number"
-            )
-        scales.append((name, x.reshape(())))
+        if x.dtype != jnp.float32:
+            raise UnsupportedDtype(f"{name} is {x.dtype}; pass float32, or a number")
+        if x.size != 1:
+            check_lines(name, x.shape)
+        scales.append((name, x.reshape(()) if x.size == 1 else x))
     operands = _varying(a, b, *(x for _, x in scales))
-    names = tuple(name for name, _ in scales)
-    return _with_scales(*operands, options=options, scales=names, factor=factor)
+    more: dict[str, Any] = {"scales": tuple(name for name, _ in scales), "factor": factor}
+    if a.dtype == jnp.int8 or any(x.ndim for _, x in scales):
+        more |= {"factor": None, "told": tuple(told.items())}
+    return _with_scales(*operands, options=options, more=tuple(more.items()))
 
 
 # Eager calls are compiled too, once for each kind.
@@ -245,11 +254,9 @@ def _plain(a: Any, b: Any, *, options: calls.Options) -> Any:
     return PRODUCT.bind(a, b, options=options)
 
 
-@jax.jit(static_argnames=("options", "scales", "factor"))
-def _with_scales(
-    *operands: Any, options: calls.Options, scales: tuple[str, ...], factor: float
-) -> Any:
-    return SCALED.bind(*operands, options=options, scales=scales, factor=factor)
+@jax.jit(static_argnames=("options", "more"))
+def _with_scales(*operands: Any, options: calls.Options, more: tuple[tuple[str, Any], ...]) -> Any:
+    return SCALED.bind(*operands, options=options, **dict(more))
 
 
 def _in_parts(asked: epilogues.Asked, *operands: Any) -> Any:
@@ -329,8 +336,8 @@ def _batched(operands: Any, dims: Any, **options: Any) -> tuple[Any, int]:
 
 def _no_gradient(*operands: Any, **options: Any) -> Any:
     raise UnsupportedProblem(
-        "products of float8 have no gradients; use jax.lax.stop_gradient, or multiply the numbers "
-        "that were quantized"
+        "products of eight bits have no gradients; use jax.lax.stop_gradient, or multiply the "
+        "numbers that were quantized"
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import UnsupportedDtype
 
-__all__ = ["FLOAT8", "Types", "converted", "product_types"]
+__all__ = ["FLOAT8", "Types", "converted", "of_scaled_integers", "product_types"]
 
 #: The kinds of float8 that kernels multiply, also with each other.
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
@@ -53,6 +53,11 @@ def converted(x: Any, names: tuple[str, ...]) -> Any:
             x = x.real  # what XLA does without a word, and `astype` with a warning
         x = x.astype(name)
     return x
+
+
+def of_scaled_integers(preferred: Any) -> Types:
+    """Return the types of a product of int8 whose sums are multiplied by scales."""
+    return Types((), jnp.dtype(preferred or jnp.float32).name, ())
 
 
 def product_types(a: Any, b: Any, preferred: Any) -> Types:

@@ -4,14 +4,15 @@
 granularity  shape of A's, (M, K)       shape of B's, (K, N)       types
 ===========  =========================  =========================  =======================
 tensor       one number                 one number                 float32
-row          (M, 1)                     (1, N)                     float32
 1x128        (M, ceil(K/128))           (ceil(K/128), N)           float32, float8_e8m0fnu
 128x128      (ceil(M/128), ceil(K/128)) (ceil(K/128), ceil(N/128)) float32, float8_e8m0fnu
 ===========  =========================  =========================  =======================
 
 Sums are multiplied by these: those of all of K at the end, those of 128 elements of K before they
-are added to the others. `unigemm.problem.problem.BlockScales` are another thing: elements are
-multiplied by them, 16 or 32 along K sharing one, and Blackwell's tensor cores do it.
+are added to the others. Scales of rows of A, (M, 1), and columns of B, (1, N), are no part of this:
+the epilogue multiplies by them, as by any array. `unigemm.problem.problem.BlockScales` are another
+thing: elements are multiplied by them, 16 or 32 along K sharing one, and Blackwell's tensor cores
+do it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,9 @@ from .dtypes import DType
 __all__ = ["PER_TENSOR", "Granularity", "OperandScales", "Scales"]
 
 #: Rows (of B: columns) and elements along K that share a scale.
-Granularity = Literal["tensor", "row", "1x128", "128x128"]
-#: The same as numbers, but for that of a tensor; None: all of K.
-_SHARING: dict[Granularity, tuple[int, int | None]] = {
-    "row": (1, None), "1x128": (1, 128), "128x128": (128, 128)
-}  # fmt: skip
+Granularity = Literal["tensor", "1x128", "128x128"]
+#: The same as numbers, but for that of a tensor.
+_SHARING: dict[Granularity, tuple[int, int]] = {"1x128": (1, 128), "128x128": (128, 128)}
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,12 @@ class OperandScales:
         if self.granularity == "tensor":
             return 0
         of_rows, of_k = _SHARING[self.granularity]
-        return -(-rows // of_rows) * -(-k // (of_k or k)) * self.dtype.itemsize
+        return -(-rows // of_rows) * -(-k // of_k) * self.dtype.itemsize
 
     @property
     def flaw(self) -> str | None:
         """Say why no operand has such scales; None where one may."""
-        blocks = "128" in self.granularity
+        blocks = self.granularity != "tensor"
         if self.dtype is DType.FLOAT32 or (blocks and self.dtype is DType.FLOAT8_E8M0FNU):
             return None
         return f"scales per {self.granularity} are not {self.dtype}"

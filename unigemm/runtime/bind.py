@@ -77,8 +77,9 @@ def bind(library: Library, request: Request) -> Bound:
     see = _Seen(library)
     arguments = request.arguments()
     form = form_asked(request, see)
-    scales = scales_of(request.scales(), see, form)
-    options = Options.of(request, scaled=scales.scaled, blocks=scales.layouts, form=form)
+    scales = scales_of(request.scales(), see, lambda: library.operand(request.a, "a").dtype, form)
+    arguments |= request.given(scales.fused)
+    options = Options.of(request, scales, form)
     of_scales = see.operands.copy()  # and the ends of groups
     see.operands.clear()
     fusion = None

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _LAYOUTS = ("interleaved", "halves")
+_SCALES = ("scale_a", "scale_b")  # of lines, or of integers
 _FLOATS = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
@@ -145,7 +146,8 @@ def _refuse_mixtures(given: Mapping[str, Any]) -> None:
             "write a function and pass it as epilogue="
         )
     if "epilogue" in given:
-        more = [name for name in given if name != "epilogue" and not name.startswith(PREFIX)]
+        apart = ("epilogue", *_SCALES)
+        more = [name for name in given if name not in apart and not name.startswith(PREFIX)]
         if more:
             raise UnsupportedProblem(
                 f"epilogue= is a function of the sums alone, and {more[0]}= is given too; compute "
@@ -197,6 +199,7 @@ class _Builder:
         self.numbers: list[str] = []
         self.largest = False
         self.arguments: dict[str, tuple[str, int]] = {}
+        self.scales: list[tuple[str, int]] = []
 
     def take(self, name: str, argument: str, dtypes: tuple[DType, ...], *, one: bool) -> None:
         """Take a number, or an array that is read: of one element, or that broadcasts."""
@@ -230,6 +233,13 @@ class _Builder:
     def laid(self, layout: Layout) -> Layout:
         """Return the layout of an array of the sums' shape in that in which they are seen."""
         return layout if self.form is None else self.form.laid(layout)
+
+    def take_scales(self) -> None:
+        """Take what sums are multiplied by before anything else."""
+        for name in _SCALES:
+            if name in self.given:
+                self.take(name, name, (DType.FLOAT32,), one=False)
+                self.scales.append(self.arguments.pop(name))
 
     def result(self, name: str, dtypes: tuple[DType, ...]) -> Layout:
         """Return the layout of an array that is written, of the sums' shape."""
@@ -327,7 +337,7 @@ def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
         ends += [before] * len(builder.written) + [y] * (len(builder.totals) + builder.largest)
         return tuple(ends)
 
-    steps, ends = traced(function, builder.arguments)
+    steps, ends = traced(function, builder.arguments, builder.scales)
     at = list(builder.read).index("c") if in_place and "c" in builder.read else None
     return builder.fusion(
         steps,
@@ -340,6 +350,7 @@ def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
 
 def _take_all(builder: _Builder) -> None:
     """Take what is read and has a name of its own."""
+    builder.take_scales()
     for name, dtypes, one in (
         ("alpha", _FLOATS, True),
         ("beta", _FLOATS, True),
@@ -354,7 +365,7 @@ def _take_all(builder: _Builder) -> None:
 
 def _unread(given: Mapping[str, Any]) -> frozenset[str]:
     """Return the arguments of terms whose factors are the number 0, and which are not read."""
-    terms = {"alpha": ("alpha",), "beta": ("beta", "c")}
+    terms = {"alpha": ("alpha", *_SCALES), "beta": ("beta", "c")}
     return frozenset(
         name
         for factor, names in terms.items()
@@ -373,14 +384,15 @@ def _of_function(builder: _Builder, dtype: DType | None) -> Fusion:
     from ..fingerprint import known_as
 
     function = builder.given["epilogue"]
+    builder.take_scales()
     for name in builder.given:
         if name.startswith(PREFIX):
             builder.take(name, name.removeprefix(PREFIX), RESULTS, one=False)
     own = known_as(function)
-    key = None if own is None else (own, tuple(builder.arguments.items()))
+    key = None if own is None else (own, tuple(builder.arguments.items()), (*builder.scales,))
     found = None if key is None else _TRACED.get(key)
     if found is None:
-        found = traced(function, builder.arguments)
+        found = traced(function, builder.arguments, builder.scales)
         if key is not None:
             if len(_TRACED) >= _MOST_TRACED:
                 _TRACED.clear()

@@ -28,6 +28,7 @@ from ..problem.grouped import Form, grouped
 from ..problem.problem import PRECISIONS
 from .numpy_matmul import CASTINGS
 from .request import Request
+from .scale_arguments import Scales
 
 __all__ = [
     "Options",
@@ -59,9 +60,14 @@ class Options:
     beside: tuple[Layout, ...] = ()  # these arrays
 
     @classmethod
-    def of(cls, request: Request, **described: Any) -> Options:
-        """Return the options of a request, with what was described of its arrays."""
-        return cls(**{name: getattr(request, name) for name in _ASKED}, **described)
+    def of(
+        cls, request: Request, scales: Scales, form: Form | None = None, *, scaled: bool = False
+    ) -> Options:
+        """Return the options of a request; `scaled` is whether whole operands will have scales."""
+        asked = {name: getattr(request, name) for name in _ASKED}
+        if scales.of_integers and request.dtype is None and not request.results:
+            asked["dtype"] = DType.FLOAT32
+        return cls(**asked, scaled=scaled or scales.scaled, blocks=scales.layouts, form=form)
 
 
 _ASKED = tuple(x.name for x in fields(Options) if x.name in Request._fields)
@@ -97,8 +103,8 @@ def describe(
     refuse_elements(a.dtype, options.blocks[0].dtype if options.blocks else None)
     if options.scaled and not options.blocks and a.dtype not in FLOAT8:
         raise UnsupportedProblem(
-            f"scale_a and scale_b are for float8 inputs and these are {a.dtype}; multiply the "
-            "result, or an input"
+            f"scale_a and scale_b are for float8 and int8 inputs and these are {a.dtype}; multiply "
+            "the result, or an input"
         )
     if options.form is None:
         shape = result_shape(a.shape, b.shape)

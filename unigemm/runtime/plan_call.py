@@ -52,11 +52,10 @@ def plan_request(
         See `unigemm.plan`.
     """
     form = form_asked(_whole(request), _described)
-    scales = scales_of(request.scales(), _described, form)
-    blocks = scales.layouts
-    options = Options.of(request, scaled=scaled or scales.scaled, blocks=blocks, form=form)
+    scales = scales_of(request.scales(), _described, lambda: _described(request.a, "a").dtype, form)
+    options = Options.of(request, scales, form, scaled=scaled)
     check_options(options)
-    arguments = request.arguments()
+    arguments = request.arguments() | request.given(scales.fused)
     return plan_call(
         request.a, request.b, request.out, options, target, arguments, keep=keep, tuned=tuned
     )

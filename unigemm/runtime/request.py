@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -103,6 +103,10 @@ class Request(NamedTuple):
                 )
             given[f"{PREFIX}{key}"] = each
         return given
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the fields of these names, by name."""
+        return {name: getattr(self, name) for name in names}
 
     def scales(self, *, apart: bool = True) -> dict[str, Any]:
         """Return the scales that are given, those of a pair apart, or as the caller has them."""

@@ -13,6 +13,7 @@ from ..problem.dtypes import DType
 from .host import host_product
 from .options import Options, check_options
 from .request import Request
+from .scale_arguments import NO_SCALES
 
 __all__ = ["described_type", "device_of", "result_type"]
 
@@ -51,7 +52,7 @@ def _of_host(
     request: Request, hosts: Mapping[str, HostArray | None], *, promotes: bool
 ) -> DType | None:
     """Return the type of what NumPy's own matmul computes; None if kernels compute it."""
-    options = Options.of(request, scaled=bool(request.scales()))
+    options = Options.of(request, NO_SCALES, scaled=bool(request.scales()))
     check_options(options)
     if request.arguments():
         return None
@@ -62,5 +63,7 @@ def _of_host(
 def _of_kernels(
     request: Request, a: Operand | Layout, b: Operand | Layout, *, on_host: bool
 ) -> DType:
-    fused = bool(request.arguments())
-    return output_dtype(request.dtype, a, b, on_host=on_host, fused=fused)
+    asked, fused = request.dtype, bool(request.arguments())
+    if a.dtype is DType.INT8 and request.scales():  # the epilogue multiplies by them
+        asked, fused = DType.FLOAT32 if asked is None else asked, True
+    return output_dtype(asked, a, b, on_host=on_host, fused=fused)

@@ -1,7 +1,8 @@
-"""The arguments ``scale_a`` and ``scale_b``: scales of whole operands, and block scales.
+"""The arguments ``scale_a`` and ``scale_b``: scales of whole operands, of lines, and of blocks.
 
-A scale of a whole operand is a number or an array of one float32. Block scales are an array (see
-`unigemm.problem.block_scales`). A pair holds block scales and a scale of the whole operand.
+A scale of a whole operand is a number or an array of one float32. Scales of lines, the rows of `a`
+or the columns of `b`, are an array of float32 whose other extent is 1. Block scales are an array
+(see `unigemm.problem.block_scales`). A pair holds block scales and a scale of the whole operand.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any
 
 from ..arguments import number
 from ..arrays.operands import Operand
-from ..errors import UnsupportedDtype, UnsupportedProblem
+from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.block_scales import BLOCKS
 from ..problem.canonical import Layout
-from ..problem.dtypes import DType
+from ..problem.dtypes import FLOAT8, DType
 from ..problem.grouped import Form
 
-__all__ = ["Scales", "scales_of"]
+__all__ = ["NO_SCALES", "Scales", "check_lines", "scales_of"]
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,19 @@ class Scales:
         The names of those that are numbers.
     grouped
         The operands with a scale for each group, of those of whole operands.
+    fused
+        The names of those that the epilogue multiplies sums by, which are in no other field: of
+        lines, and all those of integers.
+    of_integers
+        Whether any is of integers, whose products are then float32 where no type is asked for.
     """
 
     whole: dict[str, float | str]
     blocks: dict[str, tuple[str, Layout]]
     factors: tuple[str, ...]
     grouped: tuple[str, ...] = ()
+    fused: tuple[str, ...] = ()
+    of_integers: bool = False
 
     @property
     def scaled(self) -> bool:
@@ -77,9 +85,12 @@ class Scales:
 
 
 def scales_of(
-    given: Mapping[str, Any], see: Callable[[Any, str], Operand | Layout], form: Form | None = None
+    given: Mapping[str, Any],
+    see: Callable[[Any, str], Operand | Layout],
+    kind: Callable[[], DType],
+    form: Form | None = None,
 ) -> Scales:
-    """Sort scales into those of whole operands and block scales.
+    """Sort scales into those of whole operands, those of lines, and block scales.
 
     Parameters
     ----------
@@ -87,38 +98,60 @@ def scales_of(
         From `Request.scales`.
     see
         Views an array; its second argument is the name.
+    kind
+        Returns the dtype of `a`.
     form
         Of a grouped product, each of whose groups may have a scale.
 
     Raises
     ------
+    ShapeMismatch
+        Scales of float32 are neither one nor those of lines.
     UnsupportedProblem
-        A scale cannot be read, or only one operand has block scales.
+        A scale cannot be read, or only one operand has block scales; or lines of operands have
+        scales that are neither float8 nor int8.
     UnsupportedDtype
-        An array is neither one float32 nor block scales.
+        An array is neither of float32 nor block scales.
     """
+    if not given:
+        return NO_SCALES
+    of_integers = kind() is DType.INT8
+    fused = []
     whole: dict[str, float | str] = {}
     blocks: dict[str, tuple[str, Layout]] = {}
     factors = []
     of_groups = []
     for own, scale in given.items():
         name = own.partition("[")[0]
-        if isinstance(scale, numbers.Number):
+        if isinstance(scale, numbers.Number) and of_integers:
+            fused.append(own)
+        elif isinstance(scale, numbers.Number):
             whole[name] = number(scale, name)
             factors.append(own)
         elif scale is not None:
             x = see(scale, own)
             if x.dtype in BLOCKS:
                 blocks[name] = own, x.layout if isinstance(x, Operand) else x
-            elif x.dtype is DType.FLOAT32 and all(extent == 1 for extent in x.shape):
-                whole[name] = own
             elif _is_for_each(x, form):
+                if of_integers:
+                    raise UnsupportedProblem(
+                        f"{name} has one scale for each group, and the groups are of int8; pass it "
+                        "in three dimensions, those of the matrices 1: scale[:, None, None]"
+                    )
                 whole[name] = own
                 of_groups.append(name)
+            elif x.dtype is DType.FLOAT32:
+                of_one = all(extent == 1 for extent in x.shape)
+                if not of_one:
+                    check_lines(name, x.shape)
+                if of_one and not of_integers:
+                    whole[name] = own
+                else:
+                    fused.append(own)
             else:
                 raise UnsupportedDtype(
-                    f"{name} is {x.dtype} of shape {x.shape}; pass one float32, a number, or "
-                    "scales of blocks as float8_e8m0fnu or float8_e4m3fn"
+                    f"{name} is {x.dtype} of shape {x.shape}; pass a number, float32 (one, or one "
+                    "for each line), or scales of blocks as float8_e8m0fnu or float8_e4m3fn"
                 )
         if own.endswith("[1]") and not (name in whole and name in blocks):
             raise UnsupportedProblem(
@@ -130,7 +163,17 @@ def scales_of(
             f"{said}: scales of blocks of K are of one type for both operands; pass such scales "
             "for both"
         )
-    return Scales(whole, blocks, tuple(factors), tuple(of_groups))
+    if blocks and fused:
+        raise UnsupportedProblem(
+            f"{fused[0]} is beside scales of blocks; pass such scales, or pairs of them and a "
+            "number, for both operands"
+        )
+    if fused and not of_integers and kind() not in FLOAT8:
+        raise UnsupportedProblem(
+            f"scale_a and scale_b are for float8 and int8 inputs and these are {kind()}; multiply "
+            "the result, or an input"
+        )
+    return Scales(whole, blocks, tuple(factors), tuple(of_groups), tuple(fused), of_integers)
 
 
 def _is_for_each(x: Operand | Layout, form: Form | None) -> bool:
@@ -143,3 +186,23 @@ def _is_for_each(x: Operand | Layout, form: Form | None) -> bool:
             "of rows of each, or multiply the result"
         )
     return form.count < 2 or x.strides == (1,)
+
+
+NO_SCALES = Scales({}, {}, ())
+
+
+def check_lines(name: str, shape: tuple[int, ...]) -> None:
+    """Refuse the shape of an array that cannot hold a scale for each line.
+
+    Raises
+    ------
+    ShapeMismatch
+        It is none of (..., M, 1) for `a`, (..., 1, N) for `b`.
+    """
+    along = {"scale_a": -1, "scale_b": -2}[name]
+    if len(shape) < 2 or shape[along] != 1:
+        lines, form = ("row of a", "(M, 1)") if along == -1 else ("column of b", "(1, N)")
+        raise ShapeMismatch(
+            f"{name} has shape {shape}; pass one float32, or one for each {lines} in shape {form}, "
+            "with stacks in front"
+        )

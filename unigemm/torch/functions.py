@@ -211,21 +211,20 @@ def _with_options(
         options[name] = _checked(name, value)
     if (scale_a is not None or scale_b is not None) and a.element_size() > 1:
         raise UnsupportedProblem(
-            f"scale_a and scale_b are for float8 inputs and these are {a.dtype}; multiply the "
-            "result, or an input"
+            f"scale_a and scale_b are for float8 and int8 inputs and these are {a.dtype}; multiply "
+            "the result, or an input"
         )
-    scale = 1.0
+    scale: float | None = None
     scales: list[Tensor | None] = []
     for name, each in (("scale_a", scale_a), ("scale_b", scale_b)):
         if each is None or isinstance(each, Tensor):
             scales.append(each)
         elif isinstance(each, numbers.Real):
-            scale *= number(each, name)
+            scale = number(each, name) * (1.0 if scale is None else scale)
             scales.append(None)
         else:
             raise LibraryMismatch(
-                f"{name} is a {type(each).__name__}; pass a number, or a torch.Tensor of one "
-                "float32"
+                f"{name} is a {type(each).__name__}; pass a number, or a torch.Tensor of float32"
             )
     return _ops.matmul(a, b, c, bias, *scales, scale=scale, **options)
 

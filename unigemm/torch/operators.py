@@ -47,7 +47,7 @@ OPERATORS = {
     ),
     "matmul": (
         "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, "
-        "Tensor? scale_b=None, *, float alpha=1., float beta=1., float scale=1., "
+        "Tensor? scale_b=None, *, float alpha=1., float beta=1., float? scale=None, "
         "str? activation=None, ScalarType? dtype=None, str precision='ieee', "
         "bool deterministic=False, bool batch_invariant=False, str backend='auto') -> Tensor"
     ),
@@ -65,14 +65,14 @@ def _matmul(
     scale_a: Tensor | None = None,
     scale_b: Tensor | None = None,
     *,
-    scale: float = 1.0,
+    scale: float | None = None,
     **options: Any,
 ) -> Tensor:
     if scale_a is not None:
         options["scale_a"] = scale_a
     if scale_b is not None:
         options["scale_b"] = scale_b
-    if scale != 1:
+    if scale is not None:
         options["scale_b" if scale_b is None else "scale_a"] = scale
     return products.product(a, b, c, bias, **options)
 
@@ -165,10 +165,14 @@ def _fake_matmul(
     scale_a: Tensor | None = None,
     scale_b: Tensor | None = None,
     *,
+    scale: float | None = None,
     activation: str | None = None,
     dtype: torch.dtype | None = None,
     **options: Any,
 ) -> Tensor:
+    scaled = any(x is not None for x in (scale_a, scale_b, scale))
+    if dtype is None and scaled and a.dtype is torch.int8:
+        dtype = torch.float32
     result = _shaped(a, b, dtype)
     if c is not None or bias is not None or activation is not None:
         check_epilogue(a, result.shape, dtype, c, bias, activation)

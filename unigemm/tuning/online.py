@@ -200,6 +200,8 @@ def _measured(
     """Return the call's own inputs, with memory for results that the caller does not see."""
     a, b, out = request.a, request.b, next(iter(request.results), None)
     given, scaling = request.arguments(), request.scales(apart=False)
+    if fusion is not None:
+        given |= {x: scaling.pop(x) for x in (*fusion.names, *fusion.numbers) if x in scaling}
     kind = first.problem.d.dtype
     zeroed: list[Any] = []
 

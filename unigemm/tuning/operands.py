@@ -25,6 +25,7 @@ from ..problem.dtypes import DType
 from ..problem.problem import Problem
 from ..runtime.fusion import Fusion, fusion_for
 from ..runtime.request import PREFIX, Request
+from ..runtime.scale_arguments import scales_of
 from .expected import Asked, Bounds, bounds_of
 from .measure import Device, Workload, error_ratio, rotation
 
@@ -279,6 +280,10 @@ def call_of(first: Plan, request: Request) -> Call:
     if problem.epilogue is not None and problem.epilogue.gate:
         shape = gated_shape(shape, y.shape)
     z = ArraySpec(shape, problem.d.dtype) if out is None else _spec(out, "out")
+    fused = scales_of(request.scales(), lambda s, name: _spec(s, name, beside=True).layout,
+                      lambda: x.dtype).fused  # fmt: skip
+    arguments |= request.given(fused)
+    scaling = {name: s for name, s in scaling.items() if name not in fused}
     given = dict(arguments)
     given |= {name: _spec(arrays[name], name, beside=True) for name in arguments if name in arrays}
     if out is not None and given.get("c") is not None and arguments["c"] is out:
