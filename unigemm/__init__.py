@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .planning.calibration import Calibration
     from .planning.plan import Plan
     from .planning.target import Target, named_target
+    from .runtime.prepared import Prepared, prepare
     from .tuning.autotune import autotune
     from .tuning.calibrate import calibrate
     from .tuning.online import autotuning
@@ -72,6 +73,7 @@ _WHERE = {
     "tuning.online": ("autotuning",),
     "planning.plan": ("Plan",),
     "planning.target": ("Target", "named_target"),
+    "runtime.prepared": ("Prepared", "prepare"),
     "version": ("__version__",),
 }
 # What rooms below ask for by name.
@@ -106,6 +108,7 @@ __all__ = [
     "LibraryMismatch",
     "OverlapError",
     "Plan",
+    "Prepared",
     "SettingWarning",
     "ShapeMismatch",
     "Target",
@@ -128,6 +131,7 @@ __all__ = [
     "named_target",
     "plan",
     "plan_einsum",
+    "prepare",
     "tensordot",
     "vecdot",
     "vecmat",

@@ -21,7 +21,7 @@ from .grouped import ENDS
 from .host import launch_apart
 from .request import Request, known
 
-__all__ = ["call", "compute", "if_known", "run"]
+__all__ = ["call", "compute", "if_known", "library_for", "run", "whole"]
 
 
 def call(request: Request) -> Any:
@@ -73,13 +73,8 @@ def if_known(
 
 def _first(request: Request) -> Any:
     """Check a call, bind it unless its kind is known, and run it."""
-    request = _whole(request)
-    library = one_library(request.a, request.b, *request.results[:1])
-    for name, x in request.arrays().items():
-        if library_of(x, called(name)) is not library:
-            raise LibraryMismatch(
-                f"{called(name)} is a {type(x).__name__}, of another library than a; convert it"
-            )
+    request = whole(request)
+    library = library_for(request)
     if request.axes is not None:
         moved, back = along_axes(library, request.arrays(), request.axes)
         return back(call(request.having(moved)._replace(axes=None)))
@@ -112,7 +107,7 @@ def _bound(library: Library, request: Request) -> Bound:
     return bound
 
 
-def _whole(request: Request) -> Request:
+def whole(request: Request) -> Request:
     """Return a request with its arrays in the one form that each has."""
     a, b, out = as_array(request.a, "a"), as_array(request.b, "b"), request.out
     if type(out) is tuple and len(out) == 1:  # as NumPy's ufuncs take it
@@ -127,6 +122,23 @@ def _whole(request: Request) -> Request:
     return request._replace(
         **{name: as_array(x, name) for name, x in ends.items() if x is not None}
     )
+
+
+def library_for(request: Request) -> Library:
+    """Return the library of a request's arrays.
+
+    Raises
+    ------
+    LibraryMismatch
+        They are of several.
+    """
+    library = one_library(request.a, request.b, *request.results[:1])
+    for name, x in request.arrays().items():
+        if library_of(x, called(name)) is not library:
+            raise LibraryMismatch(
+                f"{called(name)} is a {type(x).__name__}, of another library than a; convert it"
+            )
+    return library
 
 
 def _run(library: Library, bound: Bound, request: Request) -> Any:

@@ -1,0 +1,301 @@
+"""`prepare`: a product that is checked, planned and bound once, for arrays of one kind."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..arguments import shown
+from ..arrays.axes import along_axes
+from ..arrays.libraries import host_view
+from ..arrays.library import Library
+from ..arrays.operands import HOST
+from ..errors import UnsupportedProblem
+from ..planning.plan import Plan
+from .bind import bind
+from .bound import Bound, called
+from .call import call, library_for, run, whole
+from .empty import with_one
+from .request import NAMED, NONE, Request, known
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..arrays.types import MatmulOptions, Stream
+
+__all__ = ["Prepared", "prepare"]
+
+_OPERANDS = ("a", "b", "out")
+#: The fields that a caller gives by name; those of functions are mappings.
+_BESIDE = (*(name for name in NAMED if name not in _OPERANDS), "epilogue_args")
+
+
+def prepare(a: Any, b: Any, /, out: Any = None, **options: Unpack[MatmulOptions]) -> Prepared:
+    """Check, plan and load a product once, and return a function that computes it.
+
+    Nothing is launched, and nothing of `out` is written. A call of the function costs less than one
+    of `matmul`, because it looks nothing up.
+
+    Parameters
+    ----------
+    a, b, out, **options
+        As in `matmul`. The function is for arrays as these: of the same type, dtype, shape, strides
+        and device, and with addresses of the same remainder by 16. It keeps none of them.
+
+    Returns
+    -------
+    Prepared
+        ``f(a, b, out=None, *, stream=None, **given)``, where `given` are the other arrays that it
+        was prepared with, by name, and any of its numbers that change.
+
+    Raises
+    ------
+    UnigemmError
+        As `matmul` does.
+
+    Examples
+    --------
+    >>> import numpy as np, unigemm
+    >>> a, b = np.eye(2, dtype="f4"), np.ones((2, 3), "f4")
+    >>> f = unigemm.prepare(a, b, bias=b[0], alpha=2.0)
+    >>> f(a, b, bias=b[0])
+    array([[3., 3., 3.],
+           [3., 3., 3.]], dtype=float32)
+    """
+    return Prepared(Request(a, b, out, **options))
+
+
+class Prepared:
+    """What `unigemm.prepare` returns: a function that computes one product.
+
+    Several threads may call it. Pickled, it comes back as one that plans and binds again at its
+    first call, on the machine that it has come to.
+
+    Attributes
+    ----------
+    plan
+        The plan; None if there is nothing to multiply, or NumPy's own matmul computes it.
+    """
+
+    plan: Plan | None
+
+    def __init__(self, request: Request) -> None:
+        request = whole(request)
+        self._required = tuple(n for n in _BESIDE if _has_array(getattr(request, n)))
+        nothing: dict[str, Any] = dict.fromkeys(("a", "b", *self._required))
+        self._has_out = request.out is not None
+        self._template = request._replace(**nothing, out=None, stream=None)
+        self._views: Prepared | None = None
+        self._texts: dict[str, str] = {}
+        self._bound: Bound | None = None
+        self._key: Hashable = None
+        self._quick: _Quick | None = None
+        self._is_new = False  # it has come from another process, and is bound at the first call
+        with self._open(request) as (library, views, _):
+            if views is not request:
+                self._views = Prepared(views)
+                self.plan = self._views.plan
+                return
+            self._texts = _texts(library, request)
+            self._bind(library, request)
+
+    @contextmanager
+    def _open(self, request: Request) -> Iterator[tuple[Library, Request, Callable[[Any], Any]]]:
+        """Give the library of a request, the request of views of its arrays, and the way back."""
+        library = library_for(request)
+        if request.axes is not None:
+            moved, back = along_axes(library, request.arrays(), request.axes)
+            yield library, request.having(moved)._replace(axes=None), back
+        elif library.opened is not None:
+            with library.opened(request.arrays(), request.stream) as (views, stream, back):
+                yield library, request.having(views)._replace(stream=stream), back
+        else:
+            yield library, request, lambda result: result
+
+    def _bind(self, library: Library, request: Request) -> None:
+        try:
+            key, arrays, _, numbers = known(library, *request.parts[:3])
+        except Exception:  # a function that nothing tells from others
+            key, arrays, numbers = None, (), NONE
+        asked = request
+        if request.arguments() and library.operand(request.a, "a").shape[-1:] == (0,):
+            asked = with_one(library, request)
+        bound = bind(library, asked)
+        self.plan = bound.plan
+        # Otherwise each call is bound anew, as `matmul` does.
+        if asked is request and bound.kept and key is not None:
+            pairs = any(type(x) is tuple for x in request)
+            if (
+                not pairs
+                and request.epilogue is None
+                and not (self._has_out and request.c is not None)
+            ):
+                own = tuple((type(x), library.read(x)[1]) for x in arrays)
+                names = bound.names[3 if self._has_out else 2 :]
+                options = request.parts[1]
+                self._quick = _Quick(library, bound, own, names, numbers, options)
+            self._key, self._bound = key, bound
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Scratch memory of each call, which the library of `a` allocates."""
+        return 0 if self.plan is None else self.plan.workspace_bytes
+
+    def __call__(
+        self, a: Any, b: Any, /, out: Any = None, *, stream: Stream | None = None, **given: Any
+    ) -> Any:
+        """Compute the product.
+
+        Parameters
+        ----------
+        a, b, out
+            Arrays like those that it was prepared for, and `out` only if there was one.
+        stream
+            As in `matmul`.
+        **given
+            The other arrays, all of them, and numbers in place of those that it was prepared with.
+
+        Returns
+        -------
+        array
+            As `matmul`.
+
+        Raises
+        ------
+        UnsupportedProblem
+            An array is not like the one that it was prepared for, or a number is 0 and that one was
+            not; or one of them is left out, or was not there. Also what `matmul` raises.
+        """
+        quick = self._quick
+        if quick is not None and (out is None) is quick.bound.fresh:
+            library, bound, own, names, numbers, options = quick
+            arrays: tuple[Any, ...] = (a, b) if out is None else (a, b, out)
+            if names and len(given) == len(names):
+                arrays = (*arrays, *map(given.get, names))
+            elif given:
+                arrays = ()
+            places: list[int] = []
+            asks = library.ask is not None and library.ask()
+            if not asks and _like(library, arrays, own, places):
+                parts: tuple[Any, ...] = ()
+                if bound.fresh:  # for a result that is not aligned
+                    parts = (arrays, options, self._template.plan)
+                    if names:
+                        parts = self._template._replace(a=a, b=b, **given).parts
+                return run(library, bound, arrays, places, numbers, stream, parts)
+        return self._compute(self._request(a, b, out, stream, given))
+
+    def _request(self, a: Any, b: Any, out: Any, stream: Any, given: Mapping[str, Any]) -> Request:
+        """Return the request of a call."""
+        if (out is not None) is not self._has_out:
+            raise UnsupportedProblem(
+                f"this was prepared with{'' if self._has_out else 'out'} out=; call it so, or "
+                "prepare another"
+            )
+        for name in self._required:
+            if given.get(name) is None:
+                raise UnsupportedProblem(f"this was prepared with an array as {name}; pass {name}=")
+        for name in given:
+            if name not in _BESIDE or (
+                name not in self._required and getattr(self._template, name) is None
+            ):
+                raise UnsupportedProblem(
+                    f"this was prepared without {shown(name)}; prepare another with it, or leave "
+                    "it out"
+                )
+        return whole(self._template._replace(a=a, b=b, out=out, stream=stream, **given))
+
+    def _compute(self, request: Request) -> Any:
+        with self._open(request) as (library, views, back):
+            if self._views is not None:
+                return back(self._views._compute(views))
+            key: Hashable = None
+            if self._bound is not None:
+                with suppress(Exception):  # something is wrong: it is said below
+                    key, arrays, places, numbers = known(library, *request.parts[:3])
+                if library.ask is not None and library.ask():
+                    for name, x in request.arrays().items():
+                        library.operand(x, called(name))
+                if key is not None and key == self._key:
+                    return run(
+                        library, self._bound, arrays, places, numbers, request.stream, request.parts
+                    )
+            self._refuse_others(library, request)
+            if self._is_new:
+                self._bind(library, request)
+                self._is_new = False
+            return call(request)
+
+    def _refuse_others(self, library: Library, request: Request) -> None:
+        """Refuse what is not like what it was prepared for."""
+        for name, text in _texts(library, request).items():
+            before = self._texts.get(name)
+            if text != before:
+                raise UnsupportedProblem(
+                    f"{name} is {text}, and this was prepared for {before}; pass such a one, or "
+                    "prepare another"
+                )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what holds for this process."""
+        gone = {"_bound": None, "_key": None, "_quick": None}
+        return {**self.__dict__, **gone, "_is_new": self._views is None}
+
+
+class _Quick(NamedTuple):
+    """What a call needs whose arrays all have names of their own."""
+
+    library: Library
+    bound: Bound
+    own: tuple[tuple[type, Hashable], ...]
+    names: tuple[str, ...]
+    numbers: Mapping[str, float]
+    options: tuple[Any, ...]
+
+
+def _has_array(x: Any) -> bool:
+    """Whether what a field holds is an array, or has one."""
+    if isinstance(x, Mapping):
+        return True
+    if type(x) is tuple:
+        return any(map(_has_array, x))
+    return x is not None and not isinstance(x, numbers.Number)
+
+
+def _like(
+    library: Library,
+    arrays: tuple[Any, ...],
+    own: tuple[tuple[type, Hashable], ...],
+    places: list[int],
+) -> bool:
+    """Whether arrays are as expected; appends their addresses."""
+    read = library.read
+    try:
+        for x, (kind, seen) in zip(arrays, own, strict=True):
+            if type(x) is not kind:
+                return False
+            at, found = read(x)
+            if found != seen:
+                return False
+            places.append(at)
+    except Exception:
+        return False  # something is wrong with an array: it will be said
+    return True
+
+
+def _texts(library: Library, request: Request) -> dict[str, str]:
+    """Return what is said of the arrays and numbers of a request, by name."""
+    found = {}
+    for name, x in request.arrays().items():
+        seen: Any = host_view(library, x, called(name)) or library.operand(x, called(name))
+        step = seen.pointer & -seen.pointer & 15 or 16
+        found[called(name)] = (
+            f"{library.noun} of {seen.dtype}, shape {tuple(seen.shape)}, strides "
+            f"{tuple(seen.strides)}, on {getattr(seen, 'device', HOST)}, at a multiple of {step}"
+        )
+    for name, x in {**request.scales(), **request.arguments()}.items():
+        if isinstance(x, numbers.Real):
+            found[name] = "0" if x == 0 else "a number other than 0"
+    return found
