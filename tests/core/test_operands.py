@@ -422,6 +422,8 @@ def test_libraries_are_found_among_what_is_imported_and_remembered_by_type(monke
     library = library_of(Fresh(), "a")
     try:
         assert library.name == "somewhere"
+        assert library.opened is not None  # its arrays are opened as views through DLPack
+        assert library_of(np.ones(1), "a").opened is None
         assert KNOWN[Fresh] is library
     finally:
         del KNOWN[Fresh]

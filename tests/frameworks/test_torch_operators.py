@@ -24,7 +24,7 @@ from unigemm import (  # noqa: E402
     UnsupportedProblem,
 )
 from unigemm.runtime import call as one_call  # noqa: E402
-from unigemm.torch import overlapped  # noqa: E402
+from unigemm.torch import overlapped, products  # noqa: E402
 from unigemm.torch.activations import ACTIVATIONS, GATED  # noqa: E402
 from unigemm.torch.operators import OPERATORS  # noqa: E402
 
@@ -202,8 +202,45 @@ def test_gated_activations_and_their_gradients_are_pytorchs(name, of_gate, layou
     torch.testing.assert_close(y.double(), reference(x, w, b), rtol=0.1, atol=0.1)
 
 
-def test_a_gated_layer_is_compiled_whole():
-    layer = ut.Linear(8, 12, activation="swiglu", gate_layout="halves")
+@pytest.mark.parametrize("way", ["plain", "gradient", "again", "vector", "vmap", "forward"])
+def test_all_products_of_a_gated_layer_have_its_options(monkeypatch, way):
+    asked = []
+    real = products.matmul
+
+    def recorded(*operands, **options):
+        asked.append({name: options.get(name) for name in told})
+        return real(*operands, **options)
+
+    told = {"precision": "tf32", "deterministic": True, "backend": "numpy"}
+    x, w, b = (draw(*shape).float() for shape in ((2, 4, 3), (6, 3), (6,)))
+    given = (w, b, "swiglu", "halves")
+    layer = ut.Linear(3, 6, activation="swiglu", gate_layout="halves", **told)
+    layer.weight.data, layer.bias.data = w, b
+
+    def run():
+        if way == "plain":
+            return layer.requires_grad_(False)(x)
+        if way == "vector":
+            return torch.autograd.grad(layer(x[0, 0]).sum(), layer.weight)[0]
+        if way == "gradient":
+            return torch.autograd.grad(layer(x).sum(), [*layer.parameters()])[0]
+        if way == "again":  # what went into the activation is computed once more
+            y = ops.linear_gated(x.requires_grad_(), *given, **told)
+            return torch.autograd.grad(y.square().sum(), x)[0]
+        if way == "vmap":
+            return torch.vmap(lambda row: ops.linear_gated(row, *given, **told))(x)
+        return torch.func.jvp(lambda row: ops.linear_gated(row, *given, **told), (x,), (x,))[1]
+
+    expected = run()
+    monkeypatch.setattr(products, "matmul", recorded)
+    torch.testing.assert_close(run(), expected)
+    assert asked
+    assert [each for each in asked if each != told] == []
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": "3xtf32"}])
+def test_a_gated_layer_is_compiled_whole(options):
+    layer = ut.Linear(8, 12, activation="swiglu", gate_layout="halves", **options)
     compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
     for rows in (3, 5, 6):
         x = draw(rows, 8, dtype=torch.float32, grad=True)
@@ -620,7 +657,8 @@ def test_what_is_wrong_is_said_by_a_typed_error():
         (lambda: gated(a, b.t()), ShapeMismatch, "even"),
         (lambda: gated(a, b.t()[1:], activation="relu"), UnsupportedProblem, "not gated"),
         (lambda: gated(a, b.t()[1:], activation=None), UnsupportedProblem, "not known"),
-        (lambda: gated(a, b.t()[1:], precision="ieee"), UnsupportedProblem, "precision="),
+        (lambda: gated(a, b.t()[1:], dtype=torch.float32), UnsupportedProblem, "dtype="),
+        (lambda: gated(a, b.t()[1:], precision="half"), UnsupportedProblem, "precision 'half'"),
         (lambda: gated(a.int(), b.t()[1:].int()), UnsupportedDtype, "int32"),
         (lambda: gated(a, b.t()[1:], draw(3)), ShapeMismatch, "bias"),
         (lambda: ut.matmul(a, b, activation="swiglu"), UnsupportedProblem, "linear alone"),
@@ -804,8 +842,9 @@ def test_layers_have_the_options_of_their_products():
         ut.Linear(8, 5, precision="some")
     with pytest.raises(TypeError, match="no option 'scale_a'"):
         ut.replace_linear(torch.nn.Linear(8, 5), scale_a=2.0)
-    with pytest.raises(UnsupportedProblem, match="deterministic= is not taken beside"):
-        ut.Linear(8, 4, activation="swiglu", gate_layout="halves", deterministic=True)
+    gated = ut.Linear(8, 4, activation="swiglu", gate_layout="halves", deterministic=True)
+    assert "deterministic=True" in repr(gated)
+    gated.double()(x.double())
 
 
 def test_use_has_the_options_of_its_products():

@@ -57,6 +57,7 @@ def _linear(
     weight: Tensor,
     bias: Tensor | None = None,
     activation: str | None = None,
+    **options: Any,
 ) -> tuple[Tensor, int]:
     of_x, of_weight, of_bias = (*in_dims[:3], None)[:3]
     x = x if of_x is None else x.movedim(of_x, 0)
@@ -67,6 +68,7 @@ def _linear(
         (None if of_x is None else 0, None if of_weight is None else 0, None, of_bias),
         *(x.unsqueeze(-2) if vector else x, weight, None, bias),
         activation=activation,
+        **options,
     )
     return (result.squeeze(-2) if vector else result), 0
 
@@ -86,13 +88,14 @@ def _linear_gated_preact(
     bias: Tensor | None,
     activation: str,
     gate_layout: str,
+    **options: Any,
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    preact, _ = _linear(info, in_dims, x, weight, bias)
+    preact, _ = _linear(info, in_dims, x, weight, bias, **options)
     return (gated_named(activation, gate_layout).value(preact, gate_layout), preact), (0, 0)
 
 
-def _linear_gated(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
-    return _linear_gated_preact(info, in_dims, *args)[0][0], 0
+def _linear_gated(info: Any, in_dims: Any, *args: Any, **options: Any) -> tuple[Tensor, int]:
+    return _linear_gated_preact(info, in_dims, *args, **options)[0][0], 0
 
 
 def _grouped(info: Any, in_dims: Any, *args: Any, **options: Any) -> tuple[Tensor, int]:

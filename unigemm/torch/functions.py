@@ -202,13 +202,7 @@ def _with_options(
     **options: Any,
 ) -> Tensor:
     """Call the operator that takes all options."""
-    for name, value in options.items():
-        if name not in _NAMES:
-            raise TypeError(
-                f"products of unigemm.torch have no argument {name!r}; they take "
-                f"{', '.join(sorted(_NAMES))}"
-            )
-        options[name] = _checked(name, value)
+    options = _all_checked(options)
     if (scale_a is not None or scale_b is not None) and a.element_size() > 1:
         raise UnsupportedProblem(
             f"scale_a and scale_b are for float8 and int8 inputs and these are {a.dtype}; multiply "
@@ -254,6 +248,17 @@ def layer_options(options: Mapping[str, Any]) -> dict[str, Any]:
             raise TypeError(f"layers of unigemm.torch have no option {name!r}; they take {known}")
     check_options(api_options(**options))
     return dict(options)
+
+
+def _all_checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as operators take them."""
+    for name in options:
+        if name not in _NAMES:
+            raise TypeError(
+                f"products of unigemm.torch have no argument {name!r}; they take "
+                f"{', '.join(sorted(_NAMES))}"
+            )
+    return {name: _checked(name, value) for name, value in options.items()}
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -386,7 +391,7 @@ def linear(
         Which rows of the weight are a gate and its other, for "swiglu" and "geglu" alone: rows 2 j
         and 2 j + 1, or j and N / 2 + j.
     out, **options
-        As in `matmul`.
+        As in `matmul`; beside a gated activation without `dtype` and scales.
     """
     if gate_layout is not None or (activation is not None and is_one_of(activation, GATED)):
         return _gated(input, weight, bias, activation, gate_layout, out, options)
@@ -413,17 +418,17 @@ def _gated(
     out: Tensor | None, options: Options,
 ) -> Tensor:  # fmt: skip
     _tensors(input=x, weight=weight, **{} if bias is None else {"bias": bias})
-    if options:
+    for name in sorted({*options} & {"dtype", "scale_a", "scale_b"}):
         raise UnsupportedProblem(
-            f"{min(options)}= is not taken beside activation {activation!r}; leave it out, or use "
+            f"{name}= is not taken beside activation {activation!r}; leave it out, or use "
             "unigemm.matmul, which records no gradients"
         )
+    checked = _all_checked(options)
     products.check_gated(x, weight, activation, gate_layout)
+    gate = {"activation": activation, "gate_layout": gate_layout, **checked}
     if out is not None:
-        gate = {"activation": activation, "gate_layout": gate_layout}
         return _into(out, x, products.transposed(weight), bias=bias, **gate)
+    args = (x, weight, bias, activation, gate_layout)
     if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        return _ops.linear_gated_preact(x, weight, bias, activation, gate_layout)[0]
-    if _unwatched(x, weight, bias):
-        return products.linear_gated(x, weight, bias, activation, gate_layout)
-    return _ops.linear_gated(x, weight, bias, activation, gate_layout)
+        return _ops.linear_gated_preact(*args, **checked)[0]
+    return _ops.linear_gated(*args, **checked)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from .grouped_products import summed_by_group
 from .operators import LIBRARY
 from .products import FLOAT8, accumulator_dtype
 from .sharding import is_spread, notice
-from .tangents import TANGENTS, through
+from .tangents import TANGENTS, preact_of, through
 
 __all__: list[str] = []
 
@@ -109,8 +110,10 @@ def _save_linear(
     weight: Tensor,
     bias: Tensor | None = None,
     activation: str | None = None,
+    **options: Any,
 ) -> None:
     ctx.activation = activation
+    ctx.options = options
     ctx.bias = None if bias is None else (bias.shape, bias.dtype)
     if activation is None:
         _save(ctx, x, weight)
@@ -128,8 +131,9 @@ def _save_gated(
     bias: Tensor | None,
     activation: str,
     gate_layout: str,
+    **options: Any,
 ) -> None:
-    _save_linear(ctx, result, x, weight, bias, activation)
+    _save_linear(ctx, result, x, weight, bias, activation, **options)
     ctx.activation = (activation, gate_layout)
 
 
@@ -141,20 +145,26 @@ def _backward_linear(ctx: Any, of_result: Tensor | None, of_preact: Tensor | Non
     x, weight, *more = ctx.saved_tensors
     of_rest = of_result
     if ctx.activation is not None and of_result is not None:
-        preact = more[0] if len(more) == 1 else _ops.linear(*more)
+        preact = more[0] if len(more) == 1 else preact_of(*more, **ctx.options)
         of_rest = through(ctx.activation, of_result, preact)
     parts = [each for each in (of_rest, of_preact) if each is not None]
     g = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-    of_x = None if weight is None else _ops.matmul(g, weight.conj()) if g.dim() > 1 else None
-    if weight is not None and of_x is None:  # of a vector
-        of_x = _ops.mm(g[None], weight.conj())[0]
-    of_weight = None
+    # The gradient of the weight sums over rows, which no promise about single rows concerns.
+    options = {name: x for name, x in ctx.options.items() if name != "batch_invariant"}
+    of_x = of_weight = None
+    if weight is not None:
+        rows = g if g.dim() > 1 else g[None]
+        if ctx.options.get("batch_invariant"):
+            rows = rows.contiguous()
+        of_x = _ops.matmul(rows, weight.conj(), **ctx.options)
+        of_x = of_x if g.dim() > 1 else of_x[0]
     if x is not None:
+        multiply = partial(_ops.matmul, **options) if options else _ops.mm
         if g.dim() > 2 and (is_spread(g) or is_spread(x)):
-            multiply = _ops.bmm if g.dim() == 3 else _ops.matmul
+            multiply = multiply if options else _ops.bmm if g.dim() == 3 else _ops.matmul
             of_weight = multiply(g.mT, x.conj()).sum(tuple(range(g.dim() - 2)))
         else:
-            of_weight = _ops.mm(_rows(g).t(), _rows(x).conj())
+            of_weight = multiply(_rows(g).t(), _rows(x).conj())
     of_bias = None
     if ctx.bias is not None and ctx.needed[2]:
         of_bias = _sum_to(g, *ctx.bias)

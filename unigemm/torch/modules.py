@@ -33,8 +33,7 @@ class Linear(nn.Linear):
         As in `unigemm.torch.linear`. With a gated activation the result has half as many features
         as the weight has rows, which are `out_features`.
     **options
-        `precision`, `deterministic`, `batch_invariant` and `backend`, as in `unigemm.matmul`; not
-        beside a gated activation.
+        `precision`, `deterministic`, `batch_invariant` and `backend`, as in `unigemm.matmul`.
 
     Raises
     ------
@@ -70,17 +69,16 @@ class Linear(nn.Linear):
         elif activation is not None:
             activation_named(activation)
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        self.options = _options_of(activation, gate_layout, options)
+        self.options = layer_options(options)
         self.activation = activation
         self.gate_layout = gate_layout
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``activation(x @ weight.T + bias)``."""
-        if self.gate_layout is None:
-            return linear(x, self.weight, self.bias, activation=self.activation, **self.options)
         return linear(
-            x, self.weight, self.bias, activation=self.activation, gate_layout=self.gate_layout
-        )
+            x, self.weight, self.bias, activation=self.activation, gate_layout=self.gate_layout,
+            **self.options,
+        )  # fmt: skip
 
     def __prepare_scriptable__(self) -> Linear:
         """Refuse `torch.jit.script`, which asks for a module that it can read."""
@@ -97,16 +95,6 @@ class Linear(nn.Linear):
             said += f", {name}={value}" if value else ""
         said += "".join(f", {name}={value}" for name, value in self.options.items())
         return said
-
-
-def _options_of(activation: Any, gate_layout: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a layer, checked."""
-    checked = layer_options(options)
-    if checked and gate_layout is not None:
-        raise UnsupportedProblem(
-            f"{min(checked)}= is not taken beside activation {activation!r}; leave it out"
-        )
-    return checked
 
 
 def replace_linear(

@@ -24,6 +24,10 @@ from .products import FLOAT8, check_bmm, check_epilogue, check_gated, check_rank
 __all__ = ["LIBRARY", "OPERATORS"]
 
 LIBRARY = torch.library.Library("unigemm", "DEF")
+#: The options that hold for all products of a layer.
+_LAYERS = (
+    "str precision='ieee', bool deterministic=False, bool batch_invariant=False, str backend='auto'"
+)
 #: Schemas by name. Tensors come first and by position, where autograd looks for them.
 OPERATORS = {
     "mm": "(Tensor a, Tensor b) -> Tensor",
@@ -34,11 +38,12 @@ OPERATORS = {
     # Also what went into the activation, for its gradient.
     "linear_preact": "(Tensor x, Tensor weight, Tensor? bias, str activation) -> (Tensor, Tensor)",
     "linear_gated": (
-        "(Tensor x, Tensor weight, Tensor? bias, str activation, str gate_layout) -> Tensor"
+        "(Tensor x, Tensor weight, Tensor? bias, str activation, str gate_layout, *, "
+        f"{_LAYERS}) -> Tensor"
     ),
     "linear_gated_preact": (
-        "(Tensor x, Tensor weight, Tensor? bias, str activation, str gate_layout) "
-        "-> (Tensor, Tensor)"
+        "(Tensor x, Tensor weight, Tensor? bias, str activation, str gate_layout, *, "
+        f"{_LAYERS}) -> (Tensor, Tensor)"
     ),
     "grouped_mm": (
         "(Tensor mat_a, Tensor mat_b, Tensor? offs=None, Tensor? bias=None, *, "
@@ -48,8 +53,7 @@ OPERATORS = {
     "matmul": (
         "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, "
         "Tensor? scale_b=None, *, float alpha=1., float beta=1., float? scale=None, "
-        "str? activation=None, ScalarType? dtype=None, str precision='ieee', "
-        "bool deterministic=False, bool batch_invariant=False, str backend='auto') -> Tensor"
+        f"str? activation=None, ScalarType? dtype=None, {_LAYERS}) -> Tensor"
     ),
 }
 #: Arguments, by place, that are no numbers to be cast: scales.
@@ -145,7 +149,12 @@ def _fake_linear_preact(
 
 
 def _fake_linear_gated_preact(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, gate_layout: str
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    gate_layout: str,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     check_gated(x, weight, activation, gate_layout)
     preact = _shaped(x, weight.t())
@@ -153,8 +162,8 @@ def _fake_linear_gated_preact(
     return preact.new_empty((*preact.shape[:-1], preact.shape[-1] // 2)), preact
 
 
-def _fake_linear_gated(*args: Any) -> Tensor:
-    return _fake_linear_gated_preact(*args)[0]
+def _fake_linear_gated(*args: Any, **options: Any) -> Tensor:
+    return _fake_linear_gated_preact(*args, **options)[0]
 
 
 def _fake_matmul(

@@ -238,29 +238,25 @@ def linear_preact(
 
 
 def linear_gated(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, gate_layout: str
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, gate_layout: str,
+    **options: Any,
+) -> Tensor:  # fmt: skip
     """Return ``f(gate) * other`` of the pairs of columns of ``x @ weight.T + bias``."""
     check_gated(x, weight, activation, gate_layout)
-    given: dict[str, Any] = {"activation": activation, "gate_layout": gate_layout}
+    check_epilogue(x, (*x.shape[:-1], weight.shape[0]), None, None, bias, None)
     if bias is not None:
-        check_epilogue(x, (*x.shape[:-1], weight.shape[0]), None, None, bias, None)
-        given["bias"] = bias
-    return plain_product(x, transposed(weight), **given)
+        options["bias"] = bias
+    options |= {"activation": activation, "gate_layout": gate_layout}
+    return plain_product(x, transposed(weight), **options)
 
 
 def linear_gated_preact(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, gate_layout: str
+    x: Tensor, weight: Tensor, *args: Any, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """Return `linear_gated`, and the pairs."""
-    check_gated(x, weight, activation, gate_layout)
-    shape = (*x.shape[:-1], weight.shape[0])
-    check_epilogue(x, shape, None, None, bias, None)
-    given: dict[str, Any] = {"activation": activation, "gate_layout": gate_layout}
-    if bias is not None:
-        given["bias"] = bias
-    before = x.new_empty(shape)
-    return plain_product(x, transposed(weight), preact_out=before, **given), before
+    check_ranks("linear", ("weight", weight, 2))
+    before = x.new_empty((*x.shape[:-1], weight.shape[0]))
+    return linear_gated(x, weight, *args, preact_out=before, **options), before
 
 
 def check_gated(x: Tensor, weight: Tensor, activation: str, gate_layout: str | None) -> None:

@@ -16,7 +16,7 @@ from ..errors import UnsupportedProblem
 from .activations import activation_named, gated_named
 from .products import FLOAT8, accumulator_dtype
 
-__all__ = ["TANGENTS", "through"]
+__all__ = ["TANGENTS", "preact_of", "through"]
 
 _ops = torch.ops.unigemm
 _Tangents = Sequence[Tensor | None]
@@ -110,14 +110,22 @@ def _addmm(args: Sequence[Any], tangents: _Tangents, **factors: Any) -> Tensor:
     return _matmul((a, b, c), (of_a, of_b, of_c), **factors)
 
 
-def _linear_preact(args: Sequence[Any], tangents: _Tangents) -> Tensor:
+def preact_of(x: Tensor, weight: Tensor, bias: Tensor | None, **options: Any) -> Tensor:
+    """Return what goes into the activation of a layer."""
+    if not options:
+        return _ops.linear(x, weight, bias)
+    result = _ops.matmul(x if x.dim() > 1 else x[None], weight.mT, None, bias, **options)
+    return result if x.dim() > 1 else result[0]
+
+
+def _linear_preact(args: Sequence[Any], tangents: _Tangents, **options: Any) -> Tensor:
     """Return the tangent of what goes into the activation."""
     x, weight = args[:2]
     of_x, of_weight, of_bias = (*tangents, None)[:3]
     vector = x.dim() == 1
     rows, of_rows = (each[None] if vector and each is not None else each for each in (x, of_x))
     of_columns = None if of_weight is None else of_weight.mT
-    result = _matmul((rows, weight.mT), (of_rows, of_columns, None, of_bias))
+    result = _matmul((rows, weight.mT), (of_rows, of_columns, None, of_bias), **options)
     return result[0] if vector else result
 
 
@@ -135,14 +143,16 @@ def _with_preact(args: Sequence[Any], tangents: _Tangents) -> tuple[Tensor, Tens
     return through(activation, result, _ops.linear(x, weight, bias)), result
 
 
-def _gated_with_preact(args: Sequence[Any], tangents: _Tangents) -> tuple[Tensor, Tensor]:
-    x, weight, bias, activation, layout = args
-    result = _linear_preact(args, tangents[:3])
-    return _gated(activation, layout, result, _ops.linear(x, weight, bias)), result
+def _gated_with_preact(
+    args: Sequence[Any], tangents: _Tangents, **options: Any
+) -> tuple[Tensor, Tensor]:
+    *operands, activation, layout = args
+    result = _linear_preact(args, tangents[:3], **options)
+    return _gated(activation, layout, result, preact_of(*operands, **options)), result
 
 
-def _linear_gated(args: Sequence[Any], tangents: _Tangents) -> Tensor:
-    return _gated_with_preact(args, tangents)[0]
+def _linear_gated(args: Sequence[Any], tangents: _Tangents, **options: Any) -> Tensor:
+    return _gated_with_preact(args, tangents, **options)[0]
 
 
 def _grouped(
