@@ -31,7 +31,7 @@ GROUPED = {"operation", "offsets", "rows", "rest"}
 def test_the_arguments_of_matmul_are_the_fields_of_a_request():
     parameters = inspect.signature(unigemm.matmul).parameters
     assert {*parameters} == {*Request._fields} - GROUPED
-    for name in {*parameters} & {*Request._field_defaults}:
+    for name in sorted({*parameters} & {*Request._field_defaults}):
         default = Request._field_defaults[name]
         assert parameters[name].default == default, name
     assert all(each.kind is not each.VAR_KEYWORD for each in parameters.values())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from unigemm.jax import calls, matmul
+from unigemm.jax import calls, matmul, ragged_dot
 
 assert jax.devices()[0].platform == "gpu"
 rng = np.random.default_rng(0)
@@ -49,4 +51,21 @@ with jax.default_matmul_precision("highest"):
         jax.tree.map(lambda y, z: np.testing.assert_allclose(y, z, 1e-3, 1e-4), found, expected)
 stack = jnp.stack([x, 2 * x, x + 1])
 np.testing.assert_allclose(jax.vmap(matmul, (0, None))(stack, w), np.matmul(stack, w), atol=1e-3)
+
+rows, experts = (
+    jnp.asarray(rng.integers(-2, 3, shape), "bfloat16") for shape in ((96, 72), (4, 72, 40))
+)
+of_ours = jax.jit(jax.value_and_grad(lambda b, sizes: (ragged_dot(rows, b, sizes) / 8).sum()))
+multiply = jax.jit(ragged_dot)
+for sizes in ((10, 0, 50, 3), (96, 0, 0, 0), (0, 0, 0, 0), (1, 2, 3, 90)):  # one program
+    ends = np.cumsum((0, *sizes))
+    found = np.asarray(multiply(rows, experts, jnp.array(sizes)), "float64")
+    _, gradient = of_ours(experts, jnp.array(sizes))
+    for g, (i, j) in enumerate(pairwise(ends)):
+        a, b = np.asarray(rows[i:j], "float64"), np.asarray(experts[g], "float64")
+        np.testing.assert_allclose(found[i:j], a @ b, rtol=1e-2)
+        np.testing.assert_allclose(
+            np.asarray(gradient[g], "float64"), np.outer(a.sum(0), np.ones(40)) / 8, rtol=1e-2
+        )
+    assert not found[ends[-1] :].any()
 print("right")
