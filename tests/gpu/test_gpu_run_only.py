@@ -1,0 +1,125 @@
+"""A node that only runs: kernels of a bundle, with the compilers hidden and none for C in PATH."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import run_only_on_gpu
+from gpu_cases import needs_hopper
+
+import unigemm
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).parents[2]
+BACKENDS = ("cute_simt", "cute_wgmma", "cutile")
+
+
+def kernels(backends):
+    m, n, k = run_only_on_gpu.SIZES
+    for backend in backends:
+        dtype = "float32" if backend == "cute_simt" else "float16"
+        a, b = unigemm.ArraySpec((m, k), dtype), unigemm.ArraySpec((k, n), dtype)
+        made = unigemm.compile(unigemm.plan(a, b, backend=backend))
+        yield made.entry.digest
+
+
+def test_every_backend_multiplies_where_nothing_compiles(tmp_path):
+    pytest.importorskip("torch")
+    needs_hopper()
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler, which links kernels where they are compiled")
+    from unigemm.cache import default_cache
+
+    bundle = tmp_path / "bundle"
+    default_cache().export_bundle(bundle, digests=list(kernels(BACKENDS)))
+    done = subprocess.run(
+        [sys.executable, run_only_on_gpu.__file__, *BACKENDS],
+        env={
+            **{k: v for k, v in os.environ.items() if k != "CUDA_HOME"},
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "PATH": str(tmp_path / "none"),
+            "UNIGEMM_CACHE_DIR": str(tmp_path / "own"),
+            "UNIGEMM_CACHE_BUNDLES": str(bundle),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["ok"], done.stderr
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_many_threads_and_streams_get_right_results(backend):
+    """16 threads with 4 streams each: 1,000 calls of a function that was prepared, and plain."""
+    torch = pytest.importorskip("torch")
+    needs_hopper()
+    dtype = torch.float32 if backend == "cute_simt" else torch.float16
+    m, n, k = 64, 128, 96
+    draw = torch.randint(-2, 3, (16, m, k), device="cuda").to(dtype)
+    b = torch.randint(-2, 3, (k, n), device="cuda").to(dtype)
+    expected = draw.double() @ b.double()
+    prepared = unigemm.prepare(draw[0], b, torch.empty(m, n, device="cuda", dtype=dtype),
+                               backend=backend)  # fmt: skip
+    torch.cuda.synchronize()
+    wrong = []
+
+    def work(number):
+        try:
+            a = draw[number]
+            streams = [torch.cuda.Stream() for _ in range(4)]
+            outs = [torch.zeros(m, n, device="cuda", dtype=dtype) for _ in streams]
+            torch.cuda.synchronize()
+            for i in range(1000):
+                with torch.cuda.stream(streams[i % 4]):
+                    if i % 8 < 4:
+                        prepared(a, b, outs[i % 4])
+                    else:
+                        unigemm.matmul(a, b, outs[i % 4], backend=backend)
+                if i % 250 == 249:
+                    torch.cuda.synchronize()
+                    wrong.extend(
+                        (number, i)
+                        for out in outs
+                        if not torch.equal(out.double(), expected[number])
+                    )
+                    for out in outs:
+                        out.fill_(float("nan"))
+                    torch.cuda.synchronize()
+        except Exception as error:
+            wrong.append((number, error))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[:4]
+
+
+def test_many_calls_do_not_grow_the_memory():
+    torch = pytest.importorskip("torch")
+    a, b = (torch.randn(64, 64, device="cuda") for _ in range(2))
+    out = torch.empty_like(a)
+    prepared = unigemm.prepare(a, b, out)
+
+    def used():
+        torch.cuda.synchronize()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    for _ in range(2000):
+        prepared(a, b, out)
+        unigemm.matmul(a, b)
+    before, on_device = used(), torch.cuda.memory_allocated()
+    for _ in range(50_000):
+        prepared(a, b, out)
+        unigemm.matmul(a, b)
+    assert used() - before < 4 << 20
+    assert torch.cuda.memory_allocated() == on_device
