@@ -137,15 +137,15 @@ def matmul(
         byte then holds two float4_e2m1fn that are neighbours along K, the first in the low half,
         and K counts bytes.
 
-        In host memory every other type that `numpy.matmul` multiplies works too: booleans,
-        integers, complex numbers and long doubles. NumPy's may also be lists, numbers of another
-        byte order, and unaligned arrays.
+        Every other real type that `numpy.matmul` multiplies works too: integers, whose sums wrap
+        around, and booleans. In host memory so do complex numbers and long doubles, and NumPy's
+        may also be lists, numbers of another byte order, and unaligned arrays.
 
         Inputs are never written, except where `out` shares their memory.
     b : array, shape (..., K, N) or (K,)
         An array of the same library, device and dtype as `a`; the two kinds of float8 also multiply
-        each other. In host memory mixed dtypes are promoted by the library's own rule, which
-        PyTorch does not have. Leading dimensions broadcast.
+        each other. Mixed dtypes are promoted by the library's own rule, which PyTorch does not
+        have. Leading dimensions broadcast.
     out : array, optional
         Where to put the result: an array of the result's shape, on the same device. It may have any
         strides that give each element an address of its own. On a GPU it must not share memory with
@@ -153,17 +153,18 @@ def matmul(
     dtype : dtype or str, optional
         Type of the result. The default is that of `out`, or else that of the inputs, with float32
         for float8 and int32 for int8. float16 and bfloat16 inputs also give float32, and float8
-        also gives bfloat16 and float16. In host memory int8 also gives int8, the low eight bits of
-        each sum, as `numpy.matmul` does, and other types are NumPy's `dtype`, to which it may cast
-        the inputs first.
+        also gives bfloat16 and float16. int8 also gives int8, the low eight bits of each sum, as
+        `numpy.matmul` does, and other types are NumPy's `dtype`, to which it may cast the inputs
+        first.
 
         Beside an epilogue's argument, whatever the value (``alpha=1.0``, too), it is what the sums
         are rounded to, once, and may have fewer bits: int8 and float8 then get the nearest number
         that they have.
 
         Sums are in float64 for float64, in int32 for int8 (where they wrap around, as NumPy's and
-        cuBLAS's do) and otherwise in float32. Types that only the host multiplies are summed in the
-        type itself, as NumPy sums them.
+        cuBLAS's do) and otherwise in float32. Integers, complex numbers and long doubles are summed
+        in the type itself, as NumPy sums them; on a GPU narrow integers are in int32, of which the
+        low bits are the same.
     precision : {"ieee", "tf32", "3xtf32"}
         The coarsest arithmetic to accept for float32 inputs; other inputs take "ieee" only. A
         kernel may be more accurate than that. "ieee" multiplies float32 as it is. "tf32" may cut
@@ -210,7 +211,7 @@ def matmul(
         and further results lie as the result does; all else broadcasts to (..., M, N), as if the
         matrices were in the last two dimensions.
     casting : {"no", "equiv", "safe", "same_kind", "unsafe"}, optional
-        Which conversions of NumPy arrays are allowed, by default "same_kind".
+        Which conversions of NumPy and CuPy arrays are allowed, by default "same_kind".
 
     Returns
     -------
@@ -257,8 +258,8 @@ def matmul(
     ShapeMismatch
         The shapes do not fit, or `out` has another shape than the product.
     UnsupportedDtype
-        The dtype is not supported, the dtypes are mixed on a GPU, `casting` forbids a conversion,
-        or a scale is not one float32.
+        The dtype is not supported, the library does not promote such dtypes, `casting` forbids a
+        conversion, or a scale is not one float32.
     LibraryMismatch, DeviceMismatch
         The arrays belong to different libraries or devices, or are no arrays.
     OverlapError

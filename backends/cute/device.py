@@ -22,6 +22,13 @@ CUTE_TYPES = {
     DType.FLOAT8_E5M2: cutlass.Float8E5M2,
     DType.INT8: cutlass.Int8,
     DType.INT32: cutlass.Int32,
+    DType.BOOL: Uint8,  # 0 or 1
+    DType.INT16: cutlass.Int16,
+    DType.INT64: Int64,
+    DType.UINT8: Uint8,
+    DType.UINT16: Uint16,
+    DType.UINT32: Uint32,
+    DType.UINT64: cutlass.Uint64,
 }
 FLOAT8_NAMES = {cutlass.Float8E4M3FN: "e4m3", cutlass.Float8E5M2: "e5m2"}  # as PTX has them
 # Pairs of float4 are moved as bytes: float8 of whichever kind.

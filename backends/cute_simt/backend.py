@@ -28,6 +28,7 @@ class SimtBackend(CuteBackend):
     name = "cute_simt"
     model = MODEL
     takes_groups = True
+    takes_conversions = True
 
     def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it does not take a product of sizes that kernels take; None when it does."""

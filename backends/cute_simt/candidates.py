@@ -22,6 +22,7 @@ from .cost import STREAMS, TAILS, Held, Tiles, held, least_us, usage
 from .geometry_gemv import few_rows_wide
 from .geometry_operands import effective_problem
 from .legality import (
+    may_split_sums,
     unsupported_launch,
     unsupported_reason,
     unsupported_remainders,
@@ -74,7 +75,7 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
     for tile in tiles(problem, target):
         found += _schedules(problem, target, tile)
         copying = replace(tile, repacked=True)
-        if unsupported_repack(problem, copying, target) is None:
+        if problem.converted is None and unsupported_repack(problem, copying, target) is None:
             found += _schedules(problem, target, copying)
     return _columns(found)
 
@@ -84,6 +85,8 @@ def _schedules(problem: Problem, target: Target, tile: Config) -> list[tuple[Con
     plain, dmma = _held(problem, target, tile), is_dmma(tile)
     ctas, (m, n, _), threads = plain.ctas, tile.tile, tile.warps[0] * tile.warps[1] * WARP
     ways = [(tile, plain)]
+    if problem.converted is not None:
+        return ways
     told = 1 if dmma else ctas
     # Tiles of which one CTA keeps an SM busy; on tensor cores those that memory does not bound.
     alone = threads >= _ALONE and (min(m, n) > _FEW and not tile.producers if dmma else ctas == 1)
@@ -104,7 +107,9 @@ def _schedules(problem: Problem, target: Target, tile: Config) -> list[tuple[Con
 def _held(problem: Problem, target: Target, config: Config) -> Held:
     if config.repacked:  # all classes of a type have the same copies
         problem, config = effective_problem(problem, config), replace(config, repacked=False)
-    return held(problem.a, problem.b, problem.accumulator, config, target.smem_per_sm)
+    return held(
+        problem.a, problem.b, problem.accumulator, config, target.smem_per_sm, problem.converted
+    )
 
 
 @lru_cache(maxsize=256)
@@ -155,6 +160,8 @@ def _rows(problem: Problem, extents: Extents) -> int:
 
     Vectors of the rows of an M-major A must end where they do.
     """
+    if problem.converted is not None:
+        return 0
     rows = next((rows for rows in DOT_ROWS if rows >= extents.m), 0)
     return rows if rows and extents.m and not extents.m % few_rows_wide(problem, rows) else 0
 
@@ -211,6 +218,8 @@ def _tiles_offer(
     worth = _fills(k_tiles[own, None], parts) & (parts * part_bytes[:, None] <= _MAX_WORKSPACE)
     worth &= parts * left[:, None] <= 8 * slots[own, None]
     worth &= ~(persistent | stream)[own, None]
+    if not may_split_sums(problem):
+        worth[:] = False
     worth[:, 0] = ~tail[own]
     worth[:, len(_SPLITS) :] &= (parts[:, len(_SPLITS) :] > _DENSE) | tail[own, None]
     worth[:, : len(_SPLITS)] &= ~tail[own, None]
@@ -243,7 +252,7 @@ def _clusters(
     Where as many clusters run at once as CTAs would. Where a warp only copies there are two.
     """
     none = np.zeros(0, np.int64)
-    if target.capability[0] != 9:
+    if target.capability[0] != 9 or problem.converted is not None:
         return none, none
     x, ctas = every.launches, np.arange(2, MAX_CLUSTER + 1)
     plain = (x.schedule == 0) & (x.thread_m * x.thread_n >= 64) & (x.producers == 0)
@@ -281,7 +290,7 @@ def _occupancy(target: Target, x: Launches, resident: Array, count: Array) -> Ar
 
 def _with_remainders(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
     """Return the tiles beside launches for rows, columns or both that are left over."""
-    if unsupported_remainders(problem, target) is not None:
+    if problem.converted is not None or unsupported_remainders(problem, target) is not None:
         return []
     found: list[tuple[Extents, tuple[Config, ...], float]] = [(extents, (), 0.0)]
     for columns in (False, True):
@@ -338,6 +347,14 @@ def scratch(problem: Problem, extents: Extents, target: Target, config: Config) 
     return totals_bytes(problem, extents) + scratch_bytes(problem, extents, config, target)
 
 
+def kind_of(problem: Problem) -> str:
+    """Return the kind of numbers whose coefficients are taken, whatever precision is asked for."""
+    if problem.converted is None:
+        return str(problem.a.dtype)
+    wide = problem.accumulator is DType.FLOAT64
+    return str(DType.FLOAT64 if wide else DType.FLOAT32)
+
+
 MODEL = CostModel(
     "cute_simt",
     SCHEDULES,
@@ -346,7 +363,7 @@ MODEL = CostModel(
     unsupported_reason,
     scratch,
     bound=lambda config: "tensor" if is_dmma(config) else "fma",
-    kind=lambda problem: str(problem.a.dtype),  # whatever precision is asked for
+    kind=kind_of,
     remainder=remainder,
     least_us=least_us,
 )

@@ -47,12 +47,15 @@ class Held(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def held(a: MatrixType, b: MatrixType, sums: DType, config: Config, smem_per_sm: int) -> Held:
+def held(
+    a: MatrixType, b: MatrixType, sums: DType, config: Config, smem_per_sm: int,
+    converted: DType | None = None,
+) -> Held:  # fmt: skip
     """Return the CTAs that an SM holds, K of a step, and a k_tile's copies and bytes that are read.
 
     Whatever D is: it decides nothing of these.
     """
-    problem = Problem(a, b, MatrixType(sums, "n", sums.itemsize))
+    problem = Problem(a, b, MatrixType(sums, "n", sums.itemsize), converted=converted)
     if config.schedule in FEW_ROWS:
         threads = few_rows_threads(config)
         blocks = few_rows_blocks(config) if config.schedule == AXPY else _DOT_THREADS // threads
@@ -66,7 +69,8 @@ def held(a: MatrixType, b: MatrixType, sums: DType, config: Config, smem_per_sm:
     )
     copies = sum(tile.copies for tile in tiles if not tile.tma_fed)
     (m, n, k), (down, across) = config.tile, config.warps
-    return Held(max(1, ctas), k, copies, (m * across + n * down) * k * a.dtype.itemsize)
+    read = (m * across * a.dtype.itemsize + n * down * b.dtype.itemsize) * k
+    return Held(max(1, ctas), k, copies, read)
 
 
 class Tiles(tuple[Config, ...]):
@@ -81,11 +85,23 @@ class Tiles(tuple[Config, ...]):
         return tiles
 
 
+def _lanes(problem: Problem, target: Target) -> float:
+    """Return the multiply-adds of an SM in one clock on its CUDA cores.
+
+    Those of 32-bit integers run at half the rate of float32 (CUDA programming guide, throughput of
+    native arithmetic instructions), and one of 64 bits is four of these.
+    """
+    if problem.accumulator is DType.FLOAT64:
+        return target.fp64_lanes
+    slower = {DType.INT32: 2, DType.INT64: 8}.get(problem.accumulator, 1)
+    return target.fp32_lanes / slower
+
+
 def least_us(problem: Problem, extents: Extents, target: Target) -> float:
     """Return how long the multiply-adds take if the whole device does nothing else."""
-    lanes = target.fp32_lanes
+    lanes = _lanes(problem, target)
     if problem.accumulator is DType.FLOAT64:
-        lanes = target.fp64_lanes * (1 + (unsupported_dmma(problem, target) is None))
+        lanes *= 1 + (unsupported_dmma(problem, target) is None)
     return extents.flops / (2 * lanes * target.sm_count * target.clock_mhz)
 
 
@@ -99,7 +115,8 @@ def usage(
     gbs = target.dram_gbs * 1e3
     kinds = problem.a, problem.b, problem.accumulator
     if not isinstance(tiles, Tiles):
-        tiles = Tiles(tiles, [held(*kinds, tile, target.smem_per_sm) for tile in tiles])
+        on_sm = [held(*kinds, tile, target.smem_per_sm, problem.converted) for tile in tiles]
+        tiles = Tiles(tiles, on_sm)
     resident, step, copies, read = tiles.held[:, x.base]
     few, dmma, tail, stream = _KINDS[:, x.schedule]
     resident = np.where(x.occupancy > 0, np.minimum(x.occupancy, resident), resident)
@@ -117,7 +134,7 @@ def usage(
         whole_k * last / np.ceil(ctas / slots),
         np.where(stream, np.ceil(count * whole_k / shared), -(-whole_k // parts)),
     )
-    lanes = target.fp64_lanes if problem.accumulator is DType.FLOAT64 else target.fp32_lanes
+    lanes = _lanes(problem, target)
     rate = np.where(dmma, 2 * target.fp64_lanes, lanes) * float(clock)
     used_m, used_n = np.minimum(x.tile_m, m), np.minimum(x.tile_n, n)
     sums = problem.accumulator.itemsize

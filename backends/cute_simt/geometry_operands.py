@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from unigemm.forks import cached_property
 from unigemm.planning.config import Config
-from unigemm.problem.dtypes import DType
+from unigemm.problem.dtypes import INTEGERS, DType
 from unigemm.problem.problem import Extents, MatrixType, Problem
 
 from ..common.workspace import aligned, whole
@@ -47,6 +47,7 @@ __all__ = [
     "may_transpose",
     "operand_tile",
     "repacked_bytes",
+    "widens_integers",
 ]
 
 BANK_VECTOR = 16  # bytes: the widest shared-memory access of a lane
@@ -239,6 +240,11 @@ def may_transpose(kind: MatrixType) -> bool:
 def is_repacked(kind: MatrixType, config: Config) -> bool:
     """Whether an operand is copied into the workspace before it is multiplied."""
     return config.repacked and not has_aligned_rows(kind)
+
+
+def widens_integers(problem: Problem) -> bool:
+    """Whether sums of integers are cut to the type that these were read as, and D has another."""
+    return problem.converted in INTEGERS and problem.d.dtype is not problem.converted
 
 
 def effective_problem(problem: Problem, config: Config) -> Problem:

@@ -28,6 +28,7 @@ from .geometry_operands import (
     has_aligned_rows,
     lanes_of,
     operand_tile,
+    widens_integers,
 )
 from .geometry_resources import smem_of
 from .legality_gemv import unsupported_axpy, unsupported_dot, unsupported_rows
@@ -57,7 +58,9 @@ from .work_split import split_remainders
 
 __all__ = [
     "may_be_tma_fed",
+    "may_split_sums",
     "unsupported_cluster",
+    "unsupported_conversion",
     "unsupported_dmma",
     "unsupported_launch",
     "unsupported_producers",
@@ -83,7 +86,7 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
     reason = reason or unsupported_groups(problem)
     if reason is not None:
         return reason
-    if problem.a.dtype not in _DTYPES:
+    if problem.converted is None and problem.a.dtype not in _DTYPES:
         return f"CUDA cores have no instructions for {problem.a.dtype}; convert it to float16"
     # The smallest tiles cover 1024 elements of D.
     if extents.m * extents.n * extents.batch // 1024 > _MAX_GRID // 2:
@@ -106,6 +109,7 @@ def unsupported_reason(
         or _unsupported_repack_config(problem, config, target)
         or unsupported_fusion(problem, config)
     )
+    reason = reason or unsupported_conversion(problem, config)
     if reason is not None:
         return reason
     if config.schedule == DOT:
@@ -146,6 +150,24 @@ def _unsupported_of_groups(problem: Problem, config: Config) -> str | None:
     if config.repacked or config.remainder or config.producers or config.swap_ab:
         return "tiles of groups are copied by all warps from where they lie, with nothing beside"
     return None
+
+
+def unsupported_conversion(problem: Problem, config: Config) -> str | None:
+    """Say why a configuration does not convert operands as it reads them; None where it may."""
+    if problem.converted is None:
+        return None
+    if config.schedule or config.repacked or config.remainder or config.producers:
+        return "operands are converted by tiles that all warps copy, in the plain schedule"
+    if config.cluster_k > 1:
+        return "operands are not converted in clusters along K"
+    if config.split_k > 1 and not may_split_sums(problem):
+        return "parts of K are added up, which is not all that their sums become D by"
+    return None
+
+
+def may_split_sums(problem: Problem) -> bool:
+    """Whether partial sums may be added up: those of bool are joined, and some integers cut."""
+    return problem.converted is not DType.BOOL and not widens_integers(problem)
 
 
 def unsupported_launch(problem: Problem, extents: Extents, config: Config) -> str | None:
@@ -192,7 +214,8 @@ def _unsupported_tile(problem: Problem, config: Config) -> str | None:
     registers = sums * problem.accumulator.itemsize // 4
     if registers > MAX_ACCUMULATOR_REGISTERS:
         return f"{registers} accumulator registers a thread leave too few of 255 for the rest"
-    if registers > MAX_ACCUMULATOR_REGISTERS // 2 and problem.a.dtype.itemsize == 2:
+    narrow = problem.a.dtype.itemsize == 2 or problem.converted is not None
+    if registers > MAX_ACCUMULATOR_REGISTERS // 2 and narrow:
         return f"{registers} accumulators leave no registers to widen 16-bit operands in"
     return None
 
@@ -296,7 +319,7 @@ def unsupported_stream_k(problem: Problem, config: Config) -> str | None:
 
 def unsupported_dmma(problem: Problem, target: Target) -> str | None:
     """Say why no tiles of a class are multiplied on tensor cores; None where they may be."""
-    if problem.a.dtype is not DType.FLOAT64:
+    if problem.a.dtype is not DType.FLOAT64 or problem.converted is not None:
         return "the dmma schedule multiplies float64"
     if target.capability != (9, 0):
         return f"the dmma schedule was measured on sm_90 only, not on {target.arch}"

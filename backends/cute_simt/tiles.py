@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.target import Target
-from unigemm.problem.dtypes import DType, accumulator
+from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Problem
 
 from .geometry_operands import BANK_VECTOR, longer_operand
@@ -180,9 +180,10 @@ def tiles(problem: Problem, target: Target) -> Iterator[Config]:
 
     Warps of their own copy for those tiles that may have such: they are never slower then.
     """
-    for config in _of_cuda_cores(problem.a.dtype, problem.b.dtype):
+    for config in _of_cuda_cores(problem.a.dtype, problem.b.dtype, problem.accumulator):
         if _pays(problem, config):
-            if unsupported_producers(problem, config, target) is None:
+            may_copy = problem.converted is None
+            if may_copy and unsupported_producers(problem, config, target) is None:
                 config = replace(config, producers=PRODUCER_WARPS, stages=WARP_SPECIALIZED_STAGES)
             yield config
     if unsupported_dmma(problem, target) is None:
@@ -239,18 +240,18 @@ def config_bytes(problem: Problem) -> int:
 
 
 @lru_cache(maxsize=64)
-def _of_cuda_cores(a: DType, b: DType) -> tuple[Config, ...]:
-    """Return the tiles for inputs of some types, without split-K."""
+def _of_cuda_cores(a: DType, b: DType, sums: DType) -> tuple[Config, ...]:
+    """Return the tiles for inputs and sums of some types, without split-K."""
     found = []
-    size = max(a.itemsize, b.itemsize)
+    size, least = max(a.itemsize, b.itemsize), min(a.itemsize, b.itemsize)
     for (m, n), warps, thread, stages, float32_only, lines in SHAPES:
-        if float32_only and a is not DType.FLOAT32:
+        if float32_only and (a is not DType.FLOAT32 or b is not a or sums is not a):
             continue
-        if accumulator(a) is DType.FLOAT64 and thread == (8, 8):
+        if sums.itemsize == 8 and thread == (8, 8):
             # 64 float64 accumulators are 128 registers: halve the tile along M instead.
             m, thread = m // 2, (4, 8)
         config = Config(
-            tile=(m, n, (1 + lines) * _K_TILE_BYTES // max(size, 4)),
+            tile=(m, n, max((1 + lines) * _K_TILE_BYTES // max(size, 4), BANK_VECTOR // least)),
             stages=stages,
             warps=warps,
             thread=thread,

@@ -100,6 +100,7 @@ def kernel_problem(problem: Problem) -> Problem:
         scales=problem.scales,
         epilogue=problem.epilogue,
         groups=problem.groups,
+        converted=problem.converted,
     )
 
 

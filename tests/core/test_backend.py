@@ -149,6 +149,7 @@ def test_a_backend_promises_batch_invariance_or_is_not_asked_for_it():
             "takes_scales",
         ),
         ({"epilogue": "any"}, "computes no epilogues", "takes_epilogues"),
+        ({"converted": DType.INT64}, "only after they are converted", "takes_conversions"),
     ],
 )
 def test_what_a_launcher_needs_more_arguments_for_is_offered_only_on_request(

@@ -121,7 +121,7 @@ def changed(value: Any, hint: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = next(each for each in typing.get_args(hint) if each is not type(None))
         if value is None:
-            value = {int: 0, Extents: Extents(1, 2, 3)}[inner]
+            value = {int: 0, Extents: Extents(1, 2, 3), DType: DType.FLOAT64}[inner]
             yield path, value
         else:
             yield path, None

@@ -11,7 +11,10 @@ from reference import lay_out
 
 import unigemm
 from unigemm import ArraySpec
-from unigemm.problem.dtypes import HOST_INPUTS, INPUTS, DType, numpy_dtype
+from unigemm.arrays.libraries import library_of
+from unigemm.problem.dtypes import CONVERTED, HOST_INPUTS, INPUTS, DType, numpy_dtype
+from unigemm.runtime.conversion import with_conversion
+from unigemm.runtime.options import Options
 
 NUMBERS = "?bhilqBHILQefdgFDG"
 CODES = [*NUMBERS, ml_dtypes.bfloat16]
@@ -277,7 +280,7 @@ def test_a_library_that_promotes_no_such_types_says_so():
         unigemm.matmul(strict.ones((2, 2)), strict.ones((2, 2), dtype=strict.int64))
 
 
-@pytest.mark.parametrize("dtype", HOST_INPUTS, ids=str)
+@pytest.mark.parametrize("dtype", [x for x in HOST_INPUTS if x not in CONVERTED], ids=str)
 def test_a_gpu_refuses_in_a_short_sentence_what_only_the_host_multiplies(dtype):
     a, b = ArraySpec((4, 4), dtype), ArraySpec((4, 4), DType.FLOAT32)
     for pair in ((a, a), (a, b), (b, a)):
@@ -291,10 +294,42 @@ def test_a_gpu_refuses_in_a_short_sentence_what_only_the_host_multiplies(dtype):
     assert plan == unigemm.Plan.from_json(plan.to_json())
 
 
-def test_a_gpu_refuses_mixed_types_and_casts():
-    a, b = ArraySpec((4, 4), "float32"), ArraySpec((4, 4), "float64")
-    with pytest.raises(unigemm.UnsupportedDtype, match=r"a is float32 and b is float64; .*convert"):
-        unigemm.plan(a, b, target="sm_90a")
+@pytest.mark.parametrize("dtype", CONVERTED, ids=str)
+def test_a_gpu_reads_all_real_types_as_numpy_promotes_them(dtype):
+    for other in (DType.FLOAT32, DType.INT16, dtype):
+        a, b = ArraySpec((4, 4), dtype), ArraySpec((4, 4), other)
+        if DType.BFLOAT16 in (dtype, other):
+            continue  # NumPy does not promote it
+        plan = unigemm.plan(a, b, target="sm_90a")
+        expected = np.result_type(numpy_dtype(dtype), numpy_dtype(other)).name
+        if {dtype, other} <= {DType.INT8, DType.BOOL} and DType.INT8 in (dtype, other):
+            expected = "int32"
+        assert str(plan.problem.d.dtype) == expected
+        natural = dtype is other and dtype in INPUTS
+        assert (plan.problem.converted is None) == natural
+        if not natural:
+            assert str(plan.problem.converted) == expected
+            assert f"read as {expected}" in str(plan)
+            assert plan.backend == "cute_simt"
+            assert f"as {expected} only after" in plan.explain()
+        assert plan == unigemm.Plan.from_json(plan.to_json())
+
+
+def test_libraries_that_promote_nothing_multiply_integers_of_one_type_alone():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    library = library_of(torch.ones(1), "a")
+    specs = {name: ArraySpec((4, 4), name).layout for name in ("int16", "int64", "float32")}
+    for x, y, asked, found in (
+        ("int16", "int16", None, DType.INT16),
+        ("int64", "int64", "int64", DType.INT64),
+        ("int16", "int64", None, None),
+        ("float32", "int64", None, None),
+        ("float32", "float32", "float64", None),
+    ):
+        named = {"a": specs[x], "b": specs[y]}
+        options = Options(dtype=asked)
+        seen = with_conversion(named, options, fused=False, promotes=library.promotes)
+        assert seen.converted is found
 
 
 def test_a_plan_says_what_numpy_converts_and_fits_the_call_it_is_of():
@@ -356,8 +391,8 @@ def test_later_calls_of_a_kind_that_numpy_multiplies_are_looked_up(monkeypatch):
 
 def test_uint8_is_called_uint8_unless_there_are_scales_of_blocks():
     a = ArraySpec((128, 64), "uint8")
-    with pytest.raises(unigemm.UnsupportedDtype, match="a is uint8"):
-        unigemm.plan(a, a, target="sm_100a")
+    whole = unigemm.plan(a, ArraySpec((64, 128), "uint8"), target="sm_100a")
+    assert (whole.problem.a.dtype, whole.problem.converted) == (DType.UINT8, DType.UINT8)
     assert unigemm.plan(np.ones((2, 2), np.uint8), np.ones((2, 2), np.uint8)).problem.a.dtype is (
         DType.UINT8
     )

@@ -208,12 +208,25 @@ def dot4(x, y, z, kinds):
     return total
 
 
+def dot2(x, y, z, kinds, first):
+    total = z
+    for n in range(2):
+        pair = [(x >> 16 * n & 0xFFFF, 16), (y >> 8 * (first + n) & 255, 8)]
+        left, right = (
+            signed(v, bits) if k == "s" else v for (v, bits), k in zip(pair, kinds, strict=True)
+        )
+        total += left * right
+    return total
+
+
 THREE = {
     "bfi.b32 {d}, {a}, {b}, {c}, 9;": lambda x, y, z: inserted(x, y, z, 9),
     "bfi.b32 {d}, {a}, {b}, 17, {c};": lambda x, y, z: inserted(x, y, 17, z),
     "dp4a.u32.u32 {d}, {a}, {b}, {c};": lambda x, y, z: dot4(x, y, z, "uu"),
     "dp4a.s32.u32 {d}, {a}, {b}, {c};": lambda x, y, z: dot4(x, y, z, "su"),
     "dp4a.s32.s32 {d}, {a}, {b}, {c};": lambda x, y, z: dot4(x, y, z, "ss"),
+    "dp2a.lo.s32.u32 {d}, {a}, {b}, {c};": lambda x, y, z: dot2(x, y, z, "su", 0),
+    "dp2a.hi.u32.s32 {d}, {a}, {b}, {c};": lambda x, y, z: dot2(x, y, z, "us", 2),
     "mad.lo.s32 {d}, {a}, {b}, {c};": lambda x, y, z: x * y + z,
     "mad.hi.u32 {d}, {a}, {b}, {c};": lambda x, y, z: (x * y >> 32) + z,
     "prmt.b32 {d}, {a}, {b}, {c};": permuted,

@@ -69,6 +69,7 @@ def cupy_library() -> Library:
         context=_context,
         hold=_check_held,
         graph_memory=_graph_memory,
+        promotes=True,
         transpose=cupy.transpose,
         views=views_by(cupy),
     )

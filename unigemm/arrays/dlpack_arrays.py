@@ -453,6 +453,7 @@ def cuda_views() -> Library:
         claim=_claim,
         zero=zero,
         hold=None,  # an export keeps its memory
+        promotes=False,
         transpose=None,
         table={},
     )

@@ -276,8 +276,7 @@ def _launchers(gemm: Gemm, wanted: asked.Options) -> tuple[int, dict[int, Callab
         with _current(index):
             plan, launch = _planned(gemm, target, wanted.backend, index, False)
         workspace = plan.workspace_bytes
-        problem = gemm.problem
-        launchers[index] = _each_launch(launch, gemm, problem.a.dtype, problem.d.dtype)
+        launchers[index] = _each_launch(launch, gemm)
     return workspace, launchers
 
 

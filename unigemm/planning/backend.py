@@ -43,9 +43,10 @@ class Backend(ABC):
         It keeps the promise of that name: with the same problem class, configuration, N and K the
         order of a row's sums depends on nothing else, neither on M, the batch, the row's index nor
         the raster.
-    takes_scales, takes_fine_scales, takes_epilogues, takes_groups
+    takes_scales, takes_fine_scales, takes_epilogues, takes_groups, takes_conversions
         It multiplies by scales, of tensors and of blocks of K; by scales of rows and of 128
-        elements of K; it computes epilogues; and groups. Such problems are else not offered to it.
+        elements of K; it computes epilogues; and groups; it converts operands where it reads them.
+        Such problems are else not offered to it.
         Which of them it does not take it says in `unsupported_reason`.
     shares_plans
         A configuration that was chosen for one size may run the others of its size class, see
@@ -61,6 +62,7 @@ class Backend(ABC):
     takes_fine_scales: bool = False
     takes_epilogues: bool = False
     takes_groups: bool = False
+    takes_conversions: bool = False
     shares_plans: bool = False
 
     def missing(self) -> str | None:
@@ -205,6 +207,9 @@ def unsupported_by(
         return f"it takes a scale per tensor, and here is {problem.scales}; use another backend"
     if problem.groups is not None and not backend.takes_groups:
         return "it computes no groups; use another backend, or loop over the groups"
+    if problem.converted is not None and not backend.takes_conversions:
+        kinds = f"{problem.a.dtype} by {problem.b.dtype} as {problem.converted}"
+        return f"it multiplies {kinds} only after they are converted; use another backend"
     if problem.epilogue is not None and not backend.takes_epilogues:
         return "it computes no epilogues; use another backend, or compute behind the product"
     reason = backend.unsupported_reason(problem, extents, target)

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import UnsupportedProblem
 from ..problem.block_scales import BLOCKS, refuse_elements
 from ..problem.dtypes import (
+    CONVERTED,
     FLOAT8,
     HOST_INPUTS,
     DType,
@@ -225,17 +226,24 @@ def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
     a, b, d = problem.a, problem.b, problem.d
     outputs = output_dtypes if problem.epilogue is None else fused_output_dtypes
     offered = () if a.dtype is DType.FLOAT8_E8M0FNU else outputs(a.dtype)
-    if a.dtype in HOST_INPUTS and not on_host:
-        return f"{a.dtype} is multiplied on the host only"
-    if a.dtype is DType.INT8 and on_host:
+    kind, other = a.dtype, b.dtype
+    if problem.converted is not None:
+        reason = _conversion_flaw(problem, on_host=on_host)
+        if reason is not None:
+            return reason
+        kind = other = problem.converted
+        offered = outputs(kind) if problem.epilogue is not None else CONVERTED
+    elif kind in HOST_INPUTS and not on_host:
+        return f"{kind} is multiplied on the host only"
+    if kind is DType.INT8 and on_host:
         offered = (*offered, DType.INT8)
-    if not may_multiply(a.dtype, b.dtype) or d.dtype not in offered:
+    if not may_multiply(kind, other) or d.dtype not in offered:
         return f"{a.dtype} by {b.dtype} is not multiplied into {d.dtype}"
     for name, matrix, majors in (("A", a, "km"), ("B", b, "kn"), ("D", d, "n")):
         reason = _matrix_flaw(matrix, majors)
         if reason is not None:
             return f"{name} is {matrix}: {reason}"
-    if problem.precision != "ieee" and a.dtype is not DType.FLOAT32:
+    if problem.precision != "ieee" and kind is not DType.FLOAT32:
         return f"precision {problem.precision} is for float32, not for {a.dtype}"
     if problem.scaled and problem.blocks is None and a.dtype not in FLOAT8:
         return f"{a.dtype} has no scales"
@@ -243,12 +251,22 @@ def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
     if reason is not None:
         return reason
     if problem.epilogue is not None:
-        if a.dtype in HOST_INPUTS:
-            return f"products of {a.dtype} have no epilogue"
+        if kind in HOST_INPUTS:
+            return f"products of {kind} have no epilogue"
         reason = flaw(problem.epilogue)
         if reason is not None:
             return reason
     return _blocks_flaw(problem.blocks, a.dtype, b.dtype)
+
+
+def _conversion_flaw(problem: Problem, *, on_host: bool) -> str | None:
+    """Say why operands are not converted so; None where they may be."""
+    kinds = problem.a.dtype, problem.b.dtype, problem.converted
+    if on_host or any(kind not in CONVERTED for kind in kinds):
+        return f"{kinds[0]} and {kinds[1]} are not read as {kinds[2]}"
+    if problem.scaled or problem.blocks is not None or problem.groups is not None:
+        return "operands that are converted have neither scales nor groups"
+    return None
 
 
 def _matrix_flaw(matrix: MatrixType, majors: str) -> str | None:

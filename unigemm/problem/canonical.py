@@ -21,6 +21,7 @@ from .classes import (
     classify_rows,
     stacked,
 )
+from .dtypes import DType
 from .epilogue import Beside, Epilogue, Gate
 from .overlap import overlaps_itself
 from .problem import BlockScales, Extents, Major, Precision, Problem
@@ -134,6 +135,7 @@ def canonical(
     scales: tuple[Layout, Layout] | None = None,
     epilogue: Epilogue | None = None,
     beside: Sequence[Layout] = (),
+    converted: DType | None = None,
 ) -> Gemm:
     """State ``d = a @ b`` as one canonical product.
 
@@ -153,6 +155,8 @@ def canonical(
         What is done to the sums; its arrays have no classes yet, and get those of `beside`.
     beside
         Layouts of its arrays, broadcast to the shape of ``a @ b``.
+    converted
+        The type that the operands are converted to where they are read.
 
     Raises
     ------
@@ -216,6 +220,8 @@ def canonical(
     gemm = _assemble(
         (m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked, _gate_of(epilogue)
     )
+    if converted is not None:
+        gemm = replace(gemm, problem=_converted(gemm.problem, converted))
     if epilogue is not None:
         gemm = _with_epilogue(gemm, epilogue, beside, beside_mats, dims)
     return gemm if blocks is None else _with_scales(gemm, blocks, along, dims)
@@ -280,6 +286,11 @@ def _with_epilogue(
     )
     problem = _with_classes(gemm.problem, epilogue, tuple(classes))
     return replace(gemm, problem=problem, beside_strides=tuple(strides), beside_offsets=offsets)
+
+
+@lru_cache(maxsize=1024)
+def _converted(problem: Problem, dtype: DType) -> Problem:
+    return replace(problem, converted=dtype)
 
 
 @lru_cache(maxsize=1024)

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "CONVERTED",
     "FLOAT8",
     "HOST_INPUTS",
     "INPUTS",
+    "INTEGERS",
     "DType",
     "accumulator",
+    "converted_accumulator",
     "dtype_named",
     "fused_output_dtypes",
     "may_multiply",
@@ -117,6 +120,25 @@ HOST_INPUTS: tuple[DType, ...] = (
     DType.LONGDOUBLE,
     DType.CLONGDOUBLE,
 )
+INTEGERS: tuple[DType, ...] = (
+    DType.INT8,
+    DType.INT16,
+    DType.INT32,
+    DType.INT64,
+    DType.UINT8,
+    DType.UINT16,
+    DType.UINT32,
+    DType.UINT64,
+)
+#: The types that kernels convert operands to as they read them, and of the sums then.
+CONVERTED: tuple[DType, ...] = (
+    DType.FLOAT64,
+    DType.FLOAT32,
+    DType.FLOAT16,
+    DType.BFLOAT16,
+    DType.BOOL,
+    *INTEGERS,
+)
 # Bits of the significand, the hidden one included (IEEE 754-2019 table 3.5; bfloat16: 8; float8:
 # Open Compute Project, 8-bit Floating Point Specification, table 1).
 _SIGNIFICAND = {
@@ -184,6 +206,19 @@ def accumulator(dtype: DType) -> DType:
     if dtype in HOST_INPUTS:
         return dtype
     return DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
+
+
+def converted_accumulator(dtype: DType) -> DType:
+    """Return the type that GPUs sum products in whose operands are converted to `dtype`.
+
+    Integers are summed modulo a power of two: narrow ones in 32 bits, of which the low ones are the
+    sum, whether they have a sign or not.
+    """
+    if dtype in (DType.INT64, DType.UINT64):
+        return DType.INT64
+    if dtype in INTEGERS or dtype is DType.BOOL:
+        return DType.INT32
+    return accumulator(dtype)
 
 
 def output_dtypes(dtype: DType) -> tuple[DType, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..forks import cached_property
-from .dtypes import DType, accumulator
+from .dtypes import DType, accumulator, converted_accumulator
 from .epilogue import Epilogue
 from .groups import Groups
 from .matrix import Major, MatrixType
@@ -77,7 +77,10 @@ class Problem:
     `batch_invariant` one has one configuration for every M and batch (see
     `unigemm.planning.planner`), and classes of A and D that depend on neither. One with an
     `epilogue` computes something of its sums before they are rounded, and D is the outcome. One
-    with `groups` is many products, whose sizes are on the device.
+    `epilogue` computes something of its sums before they are rounded, and D is the outcome. One
+    with `groups` is many products, whose sizes are on the device. One that is `converted` has
+    operands that are converted to that type where they are read, which also decides what the sums
+    are in; D is of that type, or what such sums are rounded to.
 
     D is never "m"-major: `unigemm.problem.canonical` states such a product as its transpose, D' =
     B' A'. (A backend may turn a product again, for a kernel of its own: `Config.swap_ab`.)
@@ -93,6 +96,7 @@ class Problem:
     blocks: BlockScales | None = None
     epilogue: Epilogue | None = None
     groups: Groups | None = None
+    converted: DType | None = None
 
     @property
     def scaled(self) -> bool:
@@ -102,6 +106,8 @@ class Problem:
     @property
     def accumulator(self) -> DType:
         """The type of the partial sums."""
+        if self.converted is not None:
+            return converted_accumulator(self.converted)
         return accumulator(self.a.dtype)
 
     def __hash__(self) -> int:
@@ -142,6 +148,7 @@ class Problem:
         more += ", batch-invariant" if self.batch_invariant else ""
         more += f", {self.epilogue}" if self.epilogue else ""
         more += f", {self.groups}" if self.groups else ""
+        more += f", read as {self.converted}" if self.converted else ""
         return (
             f"A {self.a} x B {self.b} -> D {self.d} "
             f"({self.precision}, sums in {self.accumulator}{more})"

@@ -37,6 +37,7 @@ from ..problem.canonical import Gemm
 from ..problem.grouped import Form
 from ..problem.overlap import overlaps_itself
 from .bound import Arrays, Bound, called, refuse_shared, taking
+from .conversion import read_as, with_conversion
 from .first_call import measured
 from .fusion import Fusion, fusion_for
 from .grouped import ENDS, checking, form_asked
@@ -82,6 +83,7 @@ def bind(library: Library, request: Request) -> Bound:
     options = Options.of(request, scales, form)
     of_scales = see.operands.copy()  # and the ends of groups
     see.operands.clear()
+    options = _converting(library, request, options, fused=bool(arguments))
     fusion = None
     in_place = False
     if arguments:
@@ -95,8 +97,8 @@ def bind(library: Library, request: Request) -> Bound:
     named = dict(zip(("a", "b", "out"), (request.a, request.b, *request.results), strict=False))
     hosts = {name: host_view(library, x, name) for name, x in named.items()}
     asked, options = options, with_named_backend(options)
-    if options.casting is not None and (not library.promotes or None in hosts.values()):
-        raise UnsupportedProblem("casting= is for NumPy arrays in host memory; leave it out")
+    if options.casting is not None and not library.promotes:
+        raise UnsupportedProblem("casting= is for NumPy and CuPy arrays; leave it out")
     product = host_product(hosts, options, promotes=library.promotes)
     if product is not None:
         with blaming(asked, options):
@@ -107,6 +109,15 @@ def bind(library: Library, request: Request) -> Bound:
         bound = _bound(library, operands, asked, options, fusion, scales, in_place=in_place)
     refuse_changed(library, see.before)
     return replace(bound, kept=False) if later else bound
+
+
+def _converting(library: Library, request: Request, options: Options, *, fused: bool) -> Options:
+    """Return the options of a call with what a GPU converts its operands to."""
+    if host_view(library, request.a, "a") is not None:
+        return options
+    named = dict(zip(("a", "b", "out"), (request.a, request.b, *request.results), strict=False))
+    operands = {name: library.operand(x, name) for name, x in named.items()}
+    return with_conversion(operands, options, fused=fused, promotes=library.promotes)
 
 
 def _read(library: Library, request: Request) -> list[tuple[str, Any, int, Hashable]]:
@@ -193,7 +204,7 @@ def _bound(
     # Before a plan is made or a kernel compiled; each later call checks its own addresses.
     refuse_shared(arrays, operands)
     plan, launch = _planned_launch(library, gemm, device, asked, options)
-    launch = _each_launch(launch, gemm, x.dtype, layout.dtype)
+    launch = _each_launch(launch, gemm)
     if index < 0 and not library.numpy_errors:
         launch = without_errors(launch)
     workspace = library.maker((plan.workspace_bytes,), None, device)
@@ -248,7 +259,8 @@ def _fused(
     z = see(arrays["out"], "out") if "out" in arrays else None
     c = arrays.get("c")
     in_place = c is not None and z is not None and see.library.operand(c, "c") == z
-    layouts = (x.layout, y.layout, None if z is None else z.layout)
+    own, other = read_as(x.layout, options), read_as(y.layout, options)
+    layouts = (own, other, None if z is None else z.layout)
     on_host = x.device == HOST
     stated_for = partial(
         fusion_for, given, layouts, see, options.dtype, in_place, on_host=on_host, form=options.form

@@ -52,6 +52,8 @@ def measured(library: Library, request: Request, options: Options, fusion: Fusio
     bool
         Whether a later call like it should be asked again.
     """
+    if options.converted is not None:
+        return False
     if options.form is not None:  # what is measured depends on what the device has
         return False
     try:

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from ..arrays.numpy_arrays import viewer
 from ..arrays.operands import HostArray, Operand, output_dtype
-from ..errors import UnsupportedDtype, UnsupportedProblem
+from ..errors import UnsupportedProblem
 from ..planning.backend import Launcher
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import numpy_dtype
-from .numpy_matmul import HostProduct, is_for_kernels, numpy_product
+from .numpy_matmul import HostProduct, is_for_kernels, numpy_product, refuse_casts
 from .options import Options, stated
 
 __all__ = ["Described", "host_gemm", "host_product", "launch_apart"]
@@ -75,19 +75,12 @@ def host_product(
 
 def _refuse_casts(a: HostArray, b: HostArray, out: HostArray | None, options: Options) -> None:
     """Refuse inputs that would need a cast to the result's type that `casting` forbids."""
-    import numpy as np
-
     asked = out.dtype if options.dtype is None and out is not None else options.dtype
     x, y = a.layout, b.layout
     assert x is not None
     assert y is not None
-    dtype = numpy_dtype(output_dtype(asked, x, y))
-    for each in (a, b):
-        if not np.can_cast(each.dtype, dtype, options.casting):  # type: ignore[arg-type]
-            raise UnsupportedDtype(
-                f"{each.dtype} inputs give {dtype}, which casting={options.casting!r} does not "
-                "allow; leave casting out, or pass dtype="
-            )
+    assert options.casting is not None
+    refuse_casts([a.dtype, b.dtype], numpy_dtype(output_dtype(asked, x, y)), options.casting)
 
 
 def host_gemm(product: HostProduct, options: Options) -> Gemm:

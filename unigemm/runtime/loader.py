@@ -16,7 +16,6 @@ from ..planning.plan import Plan
 from ..planning.registry import backend_named, compiler_missing_of
 from ..planning.target import Target
 from ..problem.canonical import Gemm
-from ..problem.dtypes import DType
 from ..problem.problem import Extents, Problem
 from .dump import dump
 
@@ -141,7 +140,7 @@ def _compiled(
         ) from error
 
 
-def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> Launcher:
+def _each_launch(launch: Launcher, gemm: Gemm) -> Launcher:
     """Return a launcher that also covers the batch dimensions that one launch does not."""
     if gemm.offsets == ((0, 0, 0),):
         return launch
@@ -149,10 +148,13 @@ def _each_launch(launch: Launcher, gemm: Gemm, inputs: DType, output: DType) -> 
     kinds = gemm.problem.epilogue.beside if gemm.problem.epilogue else ()
     sizes = [x.matrix.dtype.itemsize for x in kinds]
     offsets = gemm.beside_offsets or ((),) * len(gemm.offsets)
+    matrices = gemm.problem.a, gemm.problem.b, gemm.problem.d
+    of_a, of_b, of_d = (matrix.dtype.itemsize for matrix in matrices)
     for (first, second, d), beside in zip(gemm.offsets, offsets, strict=True):
-        a, b = (second, first) if gemm.swapped else (first, second)
+        to_a, to_b = first * of_a, second * of_b
+        a, b = (to_b, to_a) if gemm.swapped else (to_a, to_b)
         steps = tuple(at * size for at, size in zip(beside, sizes, strict=True))
-        moves.append((a * inputs.itemsize, b * inputs.itemsize, d * output.itemsize, steps))
+        moves.append((a, b, d * of_d, steps))
     of_scales = 3 if gemm.problem.scaled else 0
     behind = of_scales + len(kinds)
 

@@ -7,6 +7,7 @@ a call is bound, so that a launch only multiplies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..planning.backend import Launcher
 
-__all__ = ["CASTINGS", "HostProduct", "is_for_kernels", "numpy_product"]
+__all__ = ["CASTINGS", "HostProduct", "is_for_kernels", "numpy_product", "refuse_casts"]
 
 _FLOAT8 = {dtype.value for dtype in FLOAT8}  # converted to the type that they are mixed with
 #: The rules of `numpy.can_cast`.
@@ -157,6 +158,24 @@ def numpy_product(
     if loop is None:
         return None
     return HostProduct(a, b, out, shape, loop[2] if asked is None else asked, loop)
+
+
+def refuse_casts(given: Sequence[np.dtype], dtype: np.dtype, casting: str) -> None:
+    """Refuse inputs that would need a cast to the result's type that `casting` forbids.
+
+    Raises
+    ------
+    UnsupportedDtype
+        One would.
+    """
+    import numpy as np
+
+    for own in given:
+        if not np.can_cast(own, dtype, casting):  # type: ignore[arg-type]
+            raise UnsupportedDtype(
+                f"{own} inputs give {dtype}, which casting={casting!r} does not allow; leave "
+                "casting out, or pass dtype="
+            )
 
 
 def _refuse_shape(

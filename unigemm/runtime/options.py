@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import env
 from ..arguments import is_one_of, shown, truth
-from ..arrays.operands import Operand, compact_strides, output_dtype
+from ..arrays.operands import Operand, compact_strides, output_dtype, parse_dtype
 from ..errors import (
     BackendUnavailable,
     ShapeMismatch,
@@ -22,7 +22,7 @@ from ..planning.registry import backend_names
 from ..planning.target import Target
 from ..problem.block_scales import refuse_elements
 from ..problem.canonical import Gemm, Layout, canonical, gated_shape, result_shape
-from ..problem.dtypes import FLOAT8, INPUTS, DType
+from ..problem.dtypes import CONVERTED, FLOAT8, INPUTS, DType
 from ..problem.epilogue import Epilogue
 from ..problem.grouped import Form, grouped
 from ..problem.problem import PRECISIONS
@@ -58,6 +58,7 @@ class Options:
     form: Form | None = None  # of a grouped product
     epilogue: Epilogue | None = None  # without the classes of its arrays
     beside: tuple[Layout, ...] = ()  # these arrays
+    converted: DType | None = None  # what a GPU converts the operands to as it reads them
 
     @classmethod
     def of(
@@ -94,7 +95,14 @@ def describe(
         are not float8.
     """
     asked = out.dtype if options.dtype is None and out is not None else options.dtype
-    dtype = output_dtype(asked, a, b, on_host=on_host, fused=options.epilogue is not None)
+    if options.converted is not None:
+        a, b = replace(a, dtype=options.converted), replace(b, dtype=options.converted)
+    fused = options.epilogue is not None
+    if options.converted is None or fused:
+        dtype = output_dtype(asked, a, b, on_host=on_host, fused=fused)
+    else:  # checked by NumPy's rules
+        dtype = parse_dtype(asked if out is None else out.dtype)
+        refuse_result(dtype)
     if options.precision != "ieee" and a.dtype is not DType.FLOAT32:
         raise UnsupportedProblem(
             f"precision {options.precision!r} is for float32 inputs and these are {a.dtype}; "
@@ -148,7 +156,23 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
         scales=options.blocks,
         epilogue=options.epilogue,
         beside=options.beside,
+        converted=options.converted,
     )
+
+
+def refuse_result(dtype: DType) -> None:
+    """Refuse a type that no kernel writes where it converts operands.
+
+    Raises
+    ------
+    UnsupportedDtype
+        It is such a one.
+    """
+    if dtype not in CONVERTED:
+        raise UnsupportedDtype(
+            f"on a GPU products of these types do not give {dtype}; pass an out of another type, "
+            "and convert it"
+        )
 
 
 def check_options(options: Options) -> None:
@@ -259,6 +283,7 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
         ("scales of blocks", plan.problem.blocks, gemm.problem.blocks),
         ("epilogue", plan.problem.epilogue, gemm.problem.epilogue),
         ("groups", plan.problem.groups, gemm.problem.groups),
+        ("what operands are read as", plan.problem.converted, gemm.problem.converted),
         ("batch_invariant", plan.problem.batch_invariant, gemm.problem.batch_invariant),
         ("size", plan.extents, gemm.extents),
         ("architecture", plan.target.arch, target.arch),

@@ -17,6 +17,7 @@ from ..planning.select import plan_gemm, target_of
 from ..planning.target import CPU, Target, check_target, device_count, named_target
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
+from .conversion import read_as, with_conversion
 from .fusion import fusion_for
 from .grouped import form_asked
 from .host import host_gemm, host_product
@@ -115,6 +116,10 @@ def plan_call(
         named["a"], named["b"] = promoted(a, b)
     hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
     place = _target_for(target, named, hosts)
+    if place.is_gpu:
+        seen = {n: _described(x, n) for n, x in named.items()}
+        may = all(library.promotes for library in libraries.values())
+        options = with_conversion(seen, options, fused=bool(given), promotes=may)
     if given:
         options = _with_epilogue(options, given, named, on_host=not place.is_gpu)
     if not place.is_gpu:
@@ -152,7 +157,7 @@ def _with_epilogue(
     in_place = "c" in given and given["c"] is named.get("out")
     fusion = fusion_for(
         given,
-        (layouts["a"], layouts["b"], out),
+        (read_as(layouts["a"], options), read_as(layouts["b"], options), out),
         _described,
         options.dtype,
         in_place,

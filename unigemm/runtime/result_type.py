@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import host_view
 from ..arrays.library import Library
-from ..arrays.operands import HOST, Device, HostArray, Operand, output_dtype, parse_dtype
-from ..problem.canonical import Layout
+from ..arrays.operands import HOST, Device, HostArray, output_dtype, parse_dtype
 from ..problem.dtypes import DType
+from .conversion import Described, read_as, with_conversion
 from .host import host_product
 from .options import Options, check_options
 from .request import Request
@@ -37,7 +37,7 @@ def result_type(library: Library, request: Request) -> DType:
     if found is not None:
         return found
     x, y = (library.operand(x, name) for name, x in named.items())
-    return _of_kernels(request, x, y, on_host=x.device == HOST)
+    return _of_kernels(request, x, y, on_host=x.device == HOST, promotes=library.promotes)
 
 
 def described_type(request: Request, *, on_host: bool) -> DType:
@@ -45,7 +45,7 @@ def described_type(request: Request, *, on_host: bool) -> DType:
     a, b = (x.layout for x in (request.a, request.b) if isinstance(x, ArraySpec))
     hosts = {"a": HostArray.of(a), "b": HostArray.of(b)}
     found = _of_host(request, hosts, promotes=True) if on_host else None
-    return found or _of_kernels(request, a, b, on_host=on_host)
+    return found or _of_kernels(request, a, b, on_host=on_host, promotes=True)
 
 
 def _of_host(
@@ -61,9 +61,16 @@ def _of_host(
 
 
 def _of_kernels(
-    request: Request, a: Operand | Layout, b: Operand | Layout, *, on_host: bool
+    request: Request, a: Described, b: Described, *, on_host: bool, promotes: bool
 ) -> DType:
     asked, fused = request.dtype, bool(request.arguments())
     if a.dtype is DType.INT8 and request.scales():  # the epilogue multiplies by them
         asked, fused = DType.FLOAT32 if asked is None else asked, True
+    if not on_host:
+        options = Options.of(request, NO_SCALES, scaled=not fused and bool(request.scales()))
+        named = {"a": a, "b": b}
+        options = with_conversion(named, options, fused=fused, promotes=promotes)
+        if options.converted is not None and not fused:
+            return parse_dtype(options.dtype)
+        a, b = read_as(a, options), read_as(b, options)
     return output_dtype(asked, a, b, on_host=on_host, fused=fused)

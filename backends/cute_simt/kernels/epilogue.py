@@ -108,6 +108,11 @@ def store_results(
             address += (place[1] // 2 - place[1]) * Int64(stride) * (spec.output.width // 8)
             existing = None if existing is None else existing // 2
         sums = sums if existing is None else as_fragment(sums)
+    elif spec.result is not None and not spec.split:
+        count = len(sums) if existing is None else cute.size(sums)
+        values = sums if existing is None else elements(sums, 0, count)
+        values = [value.to(spec.result) for value in values]
+        sums = values if existing is None else as_fragment(values)
     if existing is None:
         write(sums, global_vector(address, spec.output, len(sums)))
     else:

@@ -11,12 +11,15 @@ k_tile t-1. The products of a step of K are outer: a column of A times a row of 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Iterator
 from itertools import chain, islice
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int16, Int32, const_expr
 
-from ...cute.device import read, select, shared_vector
+from unigemm.problem.dtypes import DType
+
+from ...cute.device import CUTE_TYPES, read, select, shared_vector
 from ..geometry_operands import OperandTile, copy_schedule
 from ..schedules import is_big, is_biggest
 from .producer import finish_k_tile, start_all, start_k_tile, start_prologue
@@ -42,9 +45,14 @@ def fresh_sums(spec: Spec) -> cute.Tensor:
 
 
 def load_fragment(
-    tile: OperandTile, stage: cute.Pointer, first: Int32, k: int, step: int, sums: type
+    tile: OperandTile, stage: cute.Pointer, first: Int32, k: int, step: int, *types: type
 ) -> list[list]:
-    """Read a lane's rows for K k .. k+step-1: values[kk][row] in the accumulators' type."""
+    """Read a lane's rows for K k .. k+step-1: values[kk][row], converted to one type and the next.
+
+    The last is that of the accumulators.
+    """
+    # What is loaded has lost its sign: a vector of memory has none.
+    types = (CUTE_TYPES[tile.dtype], *types)
     values = [[None] * tile.rows for _ in range(step)]
     width = tile.vector
     if tile.k_major:
@@ -53,15 +61,22 @@ def load_fragment(
                 offset = (first + tile.row(row)) * tile.pitch + (k + kk)
                 fragment = read(shared_vector(stage, offset, width), width)
                 for i in range(width):
-                    values[kk + i][row] = fragment[i].to(sums)
+                    values[kk + i][row] = converted(fragment[i], types)
     else:
         for kk in range(step):
             for row in range(0, tile.rows, width):
                 offset = (k + kk) * tile.pitch + first + tile.row(row)
                 fragment = read(shared_vector(stage, offset, width), width)
                 for i in range(width):
-                    values[kk][row + (i ^ tile.swizzle_xor(k + kk))] = fragment[i].to(sums)
+                    values[kk][row + (i ^ tile.swizzle_xor(k + kk))] = converted(fragment[i], types)
     return values
+
+
+def converted(value: Any, types: tuple[type, ...]) -> Any:
+    """Return a value converted to one type after the other."""
+    for kind in types:
+        value = value.to(kind)
+    return value
 
 
 def multiply(
@@ -89,8 +104,8 @@ def multiply(
     if not is_big(spec.config):
         start_all(rest)
     for k in range(0, spec.config.tile[2], geo.step):
-        left = load_fragment(geo.a, stage_a, first_a, k, geo.step, spec.sums)
-        right = load_fragment(geo.b, stage_b, first_b, k, geo.step, spec.sums)
+        left = load_fragment(geo.a, stage_a, first_a, k, geo.step, *spec.read_as)
+        right = load_fragment(geo.b, stage_b, first_b, k, geo.step, *spec.read_as)
         for kk in range(geo.step):
             add_product(spec, sums, left[kk], right[kk])
         if (k // geo.step + 1) % steps_between == 0:
@@ -100,13 +115,25 @@ def multiply(
 
 def add_product(spec: Spec, sums: cute.Tensor, left: list, right: list) -> None:
     """Add the products of a column of A and a row of B."""
-    if spec.pairs == "n":
+    if not spec.sums.is_float:
+        add_integers(spec, sums, left, right)
+    elif spec.pairs == "n":
         add_pairs(sums, left, right, 0)
     elif spec.pairs == "m":
         add_pairs(sums, right, left, 1)
     else:
         for i, j in product_order(spec.geometry.a.rows, spec.geometry.b.rows):
             sums[i, j] = cute.math.fma(left[i], right[j], sums[i, j])
+
+
+def add_integers(spec: Spec, sums: cute.Tensor, left: list, right: list) -> None:
+    """Add the products of a column of A and a row of B to sums that wrap around; or join bools."""
+    joined = spec.problem.converted is DType.BOOL
+    for i, j in product_order(spec.geometry.a.rows, spec.geometry.b.rows):
+        if joined:
+            sums[i, j] = sums[i, j] | (left[i] & right[j])
+        else:
+            sums[i, j] = sums[i, j] + left[i] * right[j]
 
 
 def product_order(rows: int, columns: int) -> list[tuple[int, int]]:

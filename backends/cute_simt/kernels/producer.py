@@ -8,7 +8,8 @@ copies:
 
     whole      cp.async of all bytes; single elements may be left out one by one behind K
     checked    cp.async of the bytes that exist: a loop, out of the way of the others' registers
-    plain      2-byte elements at odd addresses, through registers: there is no such cp.async
+    plain      elements of one or two bytes at odd addresses, through registers: there is no such
+               cp.async
 
 Copies are generators: the main loop starts some between its products, and the rest at the end.
 """
@@ -19,7 +20,7 @@ from copy import copy as copy_of
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int16, Int32, Int64
+from cutlass import Int16, Int32, Int64, Uint8
 
 from unigemm.problem.problem import MatrixType
 
@@ -287,6 +288,15 @@ def load_element(address: Int64, exists: cutlass.Boolean) -> Int16:
 
 
 @cute.jit
+def load_byte(address: Int64, exists: cutlass.Boolean) -> Int16:
+    """Load an element of one byte as bits, or zero."""
+    bits = Int16(0)
+    if exists:
+        bits = Int16(global_vector(address, Uint8, 1)[0])
+    return bits
+
+
+@cute.jit
 def store_element(
     pointer: cute.Pointer, offset: Int32, bits: Int16, takes_part: cutlass.Boolean
 ) -> None:
@@ -295,21 +305,31 @@ def store_element(
         cute.recast_tensor(shared_vector(pointer, offset, 1), Int16)[0] = bits
 
 
+@cute.jit
+def store_byte(
+    pointer: cute.Pointer, offset: Int32, bits: Int16, takes_part: cutlass.Boolean
+) -> None:
+    """Store the bits of an element of one byte to shared memory."""
+    if takes_part:
+        cute.recast_tensor(shared_vector(pointer, offset, 1), Uint8)[0] = Uint8(bits)
+
+
 def load_plain(source: Source, offset: Int64, remaining: Int32, held: cute.Tensor) -> None:
-    """Load one k_tile of a 2-byte operand at odd addresses into registers, as bits."""
+    """Load one k_tile of an operand at odd addresses into registers, as bits."""
     for i, copy in enumerate(source.schedule):
         exists = source.existing(copy.line, copy.position, remaining) > 0
         if copy.partial:
             exists = exists & source.owns(copy)
         where = source.address + offset + source.step(copy.line, copy.position)
-        held[i] = load_element(where, exists)
+        held[i] = (load_byte if source.size == 1 else load_element)(where, exists)
 
 
 def store_plain(source: Source, stage: cute.Pointer, held: cute.Tensor) -> None:
     """Store to a stage what `load_plain` has loaded."""
     for i, copy in enumerate(source.schedule):
         owns = source.owns(copy) if copy.partial else cutlass.Boolean(True)
-        store_element(stage, source.stage_offset(copy.line, copy.position), held[i], owns)
+        at = source.stage_offset(copy.line, copy.position)
+        (store_byte if source.size == 1 else store_element)(stage, at, held[i], owns)
 
 
 @cute.jit

@@ -7,12 +7,13 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
+from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Problem
 
 from ...cute import device
 from ...cute.device import CUTE_TYPES
 from ..geometry import Geometry, geometry
-from ..geometry_operands import effective_problem
+from ..geometry_operands import effective_problem, widens_integers
 from ..schedules import WARP, is_split_k, is_warp_specialized
 
 __all__ = [
@@ -52,6 +53,26 @@ class Spec(device.Spec):
     def effective(self) -> Problem:
         """The problem that is multiplied: repacked operands are their copies."""
         return effective_problem(self.problem, self.config)
+
+    @property
+    def result(self) -> type | None:
+        """The type that sums of integers have before they become D's; None where that is D's.
+
+        The low bits of a sum are the product in the type that its operands were converted to.
+        """
+        kind = self.problem.converted
+        return CUTE_TYPES[kind] if widens_integers(self.problem) and kind else None
+
+    @property
+    def read_as(self) -> tuple[type, ...]:
+        """The types that elements are converted to, one after the other, to be multiplied.
+
+        A narrower one comes before that of the accumulators, which operands are rounded to so.
+        """
+        first = self.problem.converted
+        if first in (DType.FLOAT16, DType.BFLOAT16):
+            return Float32, CUTE_TYPES[first], self.sums
+        return (self.sums,)
 
     @property
     def pairs(self) -> Literal["m", "n"] | None:

@@ -251,22 +251,27 @@ def mad(b: Builder, i: Instruction) -> Op:
     return op
 
 
-@instruction("dp4a")
-def dp4a(b: Builder, i: Instruction) -> Op:
-    """Add the products of four pairs of bytes."""
-    check(b, i, set(), 4)
-    kinds = i.parts[1:]
-    if len(kinds) != 2 or not set(kinds) <= {"u32", "s32"}:
+@instruction("dp2a", "dp4a")
+def dot(b: Builder, i: Instruction) -> Op:
+    """Add the products of four pairs of bytes; or of two halves of a and two bytes of b."""
+    bytes_of_a, halves, kinds = 1, i.parts[1:-2], i.parts[-2:]
+    if i.parts[0] == "dp2a":
+        bytes_of_a = 2
+        if len(halves) != 1 or halves[0] not in ("lo", "hi"):
+            raise b.error(".lo or .hi is expected")
+    check(b, i, set(halves), 4)
+    if len(i.parts) - len(halves) != 3 or not set(kinds) <= {"u32", "s32"}:
         raise b.error("two types, .u32 or .s32, are expected")
+    first = 2 if "hi" in halves else 0
+
+    def part(x: Any, n: int, size: int, kind: str) -> Any:
+        found = (np.asarray(x) >> np.uint32(8 * size * n)).astype(f"u{size}")
+        return (found.view(f"i{size}") if kind == "s32" else found).astype(np.int64)
 
     def function(x: Any, y: Any, z: Any) -> Any:
         total = np.asarray(z).astype(np.int64)
-        for n in range(4):
-            pair = [(np.asarray(v) >> np.uint32(8 * n)).astype(np.uint8) for v in (x, y)]
-            signed = [
-                v.view(np.int8) if k == "s32" else v for v, k in zip(pair, kinds, strict=True)
-            ]
-            total = total + signed[0].astype(np.int64) * signed[1]
+        for n in range(4 // bytes_of_a):
+            total = total + part(x, n, bytes_of_a, kinds[0]) * part(y, first + n, 1, kinds[1])
         return total.astype(np.uint32)
 
     return computed(function, "b32", "b32", b, i)

@@ -1,0 +1,145 @@
+"""Products of NumPy's real types on an emulated GPU: its promotion, its casts, its wrap-around."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+import unigemm
+from unigemm.emulator import device
+from unigemm.emulator.launch.host import missing
+
+pytestmark = [
+    pytest.mark.compile,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+
+
+def numbers(shape, dtype, seed=0):
+    """Return numbers of all bits of an integer type; small integers of the others."""
+    drawn, dtype = np.random.default_rng(seed), np.dtype(dtype)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return drawn.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return drawn.integers(0 if dtype.kind == "b" else -4, 5, shape).astype(dtype)
+
+
+def check(a, b, **options):
+    """Compare with NumPy, whose sums of float64 may be in another order."""
+    with device("sm_90a") as gpu, np.errstate(all="ignore"):
+        got = unigemm.matmul(a, b, **options)
+        assert gpu.launches
+        plan = unigemm.plan(a, b, **{k: x for k, x in options.items() if k in ("out", "dtype")})
+        assert plan.problem.converted is not None
+        assert f"read as {plan.problem.converted}" in str(plan)
+    expected = np.matmul(a, b, **options)
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    if got.dtype.kind == "f":
+        largest = np.max(np.matmul(abs(a.astype("f8")), abs(b.astype("f8"))), initial=0)
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6 * largest)
+    else:
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        *[("f2", "f4"), ("f4", "f8"), ("i4", "f4"), ("u8", "i8"), ("i1", "f2"), ("?", "f4")],
+        *[("i2", "i2"), ("i4", "i4"), ("i8", "i8"), ("u1", "u1"), ("u2", "i1"), ("u4", "i2")],
+        *[("u8", "u1"), ("?", "?")],
+    ],
+)
+def test_mixed_types_and_integers_are_numpys(left, right):
+    check(numbers((21, 19), left), numbers((19, 23), right, 1))
+
+
+KINDS = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_types_and_layouts_are_numpys(seed):
+    drawn = np.random.default_rng([seed, 56])
+    left, right = drawn.choice(KINDS, 2)
+    if left == right and left in ("f2", "f4", "f8", "i1"):
+        right = "i2"  # kernels of one type have tests of their own
+    m, n, k, step = (int(drawn.choice(sizes)) for sizes in ([1, 3, 16, 33],) * 3 + ([1, 2],))
+    a = numbers((2, m, k * step), left)[..., ::step]
+    b = numbers((k, n), right, 1)
+    a = a.swapaxes(1, 2).copy().swapaxes(1, 2) if drawn.integers(2) else a
+    b = b.T.copy().T if drawn.integers(2) else b
+    check(a, b)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "out", "casting"),
+    [
+        ("f4", "f4", "f8", None),
+        ("f8", "f4", "f4", "same_kind"),
+        ("i2", "i2", "i8", None),  # cut to 16 bits, and then widened
+        ("u2", "u2", "f8", None),
+        ("i8", "i8", "i4", "same_kind"),
+        ("i4", "i4", "f4", "same_kind"),
+    ],
+)
+def test_out_may_have_another_type_under_casting(left, right, out, casting):
+    a, b = numbers((9, 5), left), numbers((5, 11), right, 1)
+    expected = np.zeros((9, 11), out)
+    options = {} if casting is None else {"casting": casting}
+    np.matmul(a, b, out=expected, **options)
+    got = np.zeros((9, 11), out)
+    with device("sm_90a"):
+        unigemm.matmul(a, b, out=got, **options)
+    if got.dtype.kind == "f":
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+    else:
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_dtype_converts_before_the_product():
+    a, b = numbers((9, 5), "f4") + np.float32(1e-4), numbers((5, 11), "f4", 1)
+    for kind, casting in (("f8", None), ("f2", "same_kind"), ("i4", "unsafe")):
+        options = {"dtype": kind} | ({} if casting is None else {"casting": casting})
+        with device("sm_90a"):
+            got = unigemm.matmul(a, b, **options)
+        expected = np.matmul(a, b, **options)
+        assert got.dtype == expected.dtype
+        np.testing.assert_allclose(got, expected, rtol=2e-3 if kind == "f2" else 1e-12)
+
+
+def test_what_casting_forbids_is_refused_before_anything_is_launched():
+    a, b = numbers((4, 4), "f8"), numbers((4, 4), "f4")
+    with device("sm_90a") as gpu:
+        for options in ({"dtype": "f4", "casting": "safe"}, {"out": np.zeros((4, 4), "i4")},
+                        {"out": np.zeros((4, 4), "f4"), "casting": "safe"}):  # fmt: skip
+            with pytest.raises(unigemm.UnsupportedDtype, match="; "):
+                unigemm.matmul(a, b, **options)
+        with pytest.raises(unigemm.UnsupportedDtype, match="casting"):
+            unigemm.matmul(b, b, casting="no", dtype="f8")
+        with pytest.raises(unigemm.UnsupportedDtype, match="; "):
+            unigemm.matmul(a.astype("i4"), b.astype("i4"), bias=np.zeros(4, np.float32))
+        assert not gpu.launches
+
+
+def test_an_epilogue_of_mixed_floats_is_that_of_their_common_type():
+    a, b, bias = numbers((9, 5), "f2"), numbers((5, 12), "f4", 1), numbers(12, "f4", 2)
+    with device("sm_90a"):
+        got = unigemm.matmul(a, b, alpha=2.0, bias=bias, activation="relu")
+    np.testing.assert_array_equal(got, np.maximum(2 * (a.astype("f4") @ b) + bias, 0))
+
+
+def test_stacks_of_several_launches_step_by_each_operands_own_size():
+    a = numbers((3, 2, 3, 4, 5), "i2")[::2, :, ::2]
+    b = numbers((3, 2, 3, 5, 6), "i8", 1)[::2, :, ::2]
+    check(a, b)
+
+
+def test_contractions_of_any_types_are_computed_on_a_device():
+    a, b = numbers((2, 3, 4), "i4"), numbers((4, 5), "i2", 1)
+    with device("sm_90a") as gpu:
+        got = unigemm.einsum("abc,cd->adb", a, b)
+        assert len(gpu.launches) == 1
+    np.testing.assert_array_equal(got, np.einsum("abc,cd->adb", a, b))
