@@ -108,8 +108,8 @@ def matmul(
     stream: Stream | None = None,
     scale_a: Scale | None = None,
     scale_b: Scale | None = None,
-    axes: Axes | None = None,
     casting: Casting | None = None,
+    axes: Axes | None = None,
     alpha: float | Array | None = None,
     beta: float | Array | None = None,
     c: Array | None = None,
@@ -304,14 +304,12 @@ def matmul(
     array([[0., 1., 2.],
            [3., 4., 5.]])
     """
-    operands: tuple[Any, ...]
-    if (
+    operands: tuple[Any, ...] = a, b, out  # shorter, which is quicker
+    if not (
         c is None and bias is None and alpha is None and beta is None and preact is None
         and preact_out is None and amax_out is None and bias_grad_out is None and scale_a is None
         and scale_b is None and scale_d is None and epilogue is None and epilogue_args is None
     ):  # fmt: skip
-        operands = a, b, out  # which is quicker
-    else:
         operands = (
             a, b, out, c, bias, alpha, beta, preact, preact_out, amax_out, bias_grad_out, scale_a,
             scale_b, None, None, scale_d, epilogue, epilogue_args,

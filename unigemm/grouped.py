@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .planning.plan import Plan
@@ -29,8 +29,6 @@ def grouped_matmul(
     /,
     out: Any = None,
     *,
-    rows: Any = None,
-    rest: Rest = "zeros",
     dtype: DTypeLike | None = None,
     precision: Precision = "ieee",
     deterministic: bool = False,
@@ -38,6 +36,8 @@ def grouped_matmul(
     backend: str = "auto",
     plan: Plan | None = None,
     stream: Stream | None = None,
+    rows: Array | Sequence[int] | None = None,
+    rest: Rest = "zeros",
     scale_a: float | Array | None = None,
     scale_b: float | Array | None = None,
     alpha: float | Array | None = None,

@@ -8,6 +8,7 @@ import typing
 
 import numpy as np
 import pytest
+from signatures import FUNCTIONS, made, path_of
 
 import unigemm
 from unigemm.activations import ACTIVATIONS, GATED, GRADIENTS
@@ -51,6 +52,13 @@ def test_each_argument_alone_goes_into_its_field(monkeypatch, module):
         function(A, B, **{name: given})
         assert asked[-1] == nothing._replace(**{name: given}), name
         assert Request.of(*asked[-1].parts) == asked[-1]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda x: x[1])
+def test_what_functions_repeat_of_options_follows_from_requests_and_types(function):
+    module, *rest = function
+    source = path_of(module).read_text()
+    assert made(source, *rest) == source, "python tests/core/signatures.py writes it anew"
 
 
 def test_the_types_of_its_options_are_of_the_same_fields():

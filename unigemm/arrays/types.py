@@ -1,4 +1,4 @@
-"""Types of the arguments and results of the public functions, for type checkers only."""
+"""Types of the arguments and results of the public functions."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..arguments import shown
 from ..arrays.library import KNOWN, WRITTEN, Library
+from ..arrays.types import EpilogueOptions
 from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
 
@@ -174,10 +175,7 @@ NAMED = _FIELDS[: _AT["epilogue"]]
 _FIRST, _LAST = _AT["dtype"], _AT["plan"]  # of the options, and behind them
 _MOST_FORMS = 1024
 #: The fields that an epilogue is made of.
-OF_EPILOGUE = (
-    *("alpha", "beta", "c", "bias", "activation", "preact_out", "preact", "gate_layout"),
-    *("scale_d", "amax_out", "bias_grad_out", "epilogue"),
-)
+OF_EPILOGUE = tuple(x for x in EpilogueOptions.__annotations__ if x != "epilogue_args")
 
 
 #: No numbers.
