@@ -44,4 +44,4 @@ def test_the_python_of_a_page_runs(page):
 def test_every_example_is_named_by_a_page():
     text = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)
     assert [path.name for path in EXAMPLES if f"examples/{path.name}" not in text] == []
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 9
