@@ -1,0 +1,154 @@
+"""Products with groups on a GPU: every form and type, guarded memory, graphs, offsets at random."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gpu_cases import needs_hopper
+
+import unigemm
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.gpu
+
+GUARD = 512  # elements before and behind D
+SIZES = (300, 0, 1, 129, 64, 7, 0, 411)
+REST = 100
+TYPES = {
+    "bfloat16": ({}, "cute_wgmma"),
+    "float16": ({}, "cute_wgmma"),
+    "float8_e4m3fn": ({}, "cute_wgmma"),
+    "int8": ({}, "cute_wgmma"),
+    "float32": ({"precision": "tf32"}, "cute_wgmma"),
+}
+ON_CUDA_CORES = ("bfloat16", "float16", "float32", "float64")
+
+
+def drawn(shape, dtype, seed):
+    """Return small integers, NaN where the type has it in nothing: that is for the caller."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randint(-3, 4, shape, device="cuda", generator=generator).to(dtype)
+
+
+def laid(x, layout):
+    return x if layout == "n" else x.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
+def poisoned(x, where):
+    """Put NaN where no group is."""
+    if x.is_floating_point():
+        x.view(torch.uint8 if x.itemsize == 1 else x.dtype)[where] = (
+            0x7F if x.itemsize == 1 else float("nan")
+        )
+
+
+class Product:
+    """A form with sizes of groups, in memory with guards."""
+
+    def __init__(self, form, dtype, layout, sizes=SIZES, other=(264, 200), seed=0):
+        self.form, self.sizes = form, list(sizes)
+        count, total = len(sizes), sum(sizes) + REST
+        first, second = other
+        kind = getattr(torch, dtype)
+        shape_a, shape_b, shape = {
+            "m": ((total, second), (count, second, first), (total, first)),
+            "n": ((count, first, second), (second, total), (first, total)),
+            "k": ((first, total), (total, second), (count, first, second)),
+            "rows": ((count, max(sizes), second), (count, second, first),
+                     (count, max(sizes), first)),
+        }[form]  # fmt: skip
+        self.a = laid(drawn(shape_a, kind, seed), layout[0])
+        self.b = laid(drawn(shape_b, kind, seed + 1), layout[1])
+        ends = sizes if form == "rows" else np.cumsum(sizes)
+        self.ends = torch.tensor(np.asarray(ends), dtype=torch.int32, device="cuda")
+        end = sum(sizes)
+        if form == "m":
+            poisoned(self.a, slice(end, None))
+        elif form == "n":
+            poisoned(self.b, (slice(None), slice(end, None)))
+        elif form == "k":
+            poisoned(self.a, (slice(None), slice(end, None)))
+            poisoned(self.b, slice(end, None))
+        else:
+            for g, size in enumerate(sizes):
+                poisoned(self.a, (g, slice(size, None)))
+        out = torch.float32 if kind.itemsize == 1 or kind is torch.float32 else kind
+        out = torch.int32 if kind is torch.int8 else out
+        self.memory = torch.full((int(np.prod(shape)) + 2 * GUARD,), 77, dtype=out, device="cuda")
+        self.d = self.memory[GUARD:-GUARD].view(shape)
+
+    def call(self, **options):
+        grouped = {"rows": self.ends} if self.form == "rows" else {}
+        places = () if grouped else (self.ends,)
+        unigemm.grouped_matmul(self.a, self.b, *places, out=self.d, **grouped, **options)
+
+    def wanted(self):
+        found = torch.zeros(self.d.shape, dtype=torch.float64, device="cuda")
+        begin = 0
+        for g, end in enumerate(self.ends.tolist()):
+            own = slice(0, end) if self.form == "rows" else slice(begin, end)
+            begin = end
+            a, b, where = {
+                "m": lambda: (self.a[own], self.b[g], own),  # noqa: B023
+                "n": lambda: (self.a[g], self.b[:, own], (slice(None), own)),  # noqa: B023
+                "k": lambda: (self.a[:, own], self.b[own], g),  # noqa: B023
+                "rows": lambda: (self.a[g, own], self.b[g], (g, own)),  # noqa: B023
+            }[self.form]()
+            found[where] = a.double() @ b.double()
+        return found.to(self.d.dtype)
+
+    def check(self, **options):
+        self.d.fill_(55)
+        self.call(**options)
+        assert torch.equal(self.d, self.wanted())
+        assert (self.memory[:GUARD] == 77).all()
+        assert (self.memory[-GUARD:] == 77).all()
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("form", ["m", "n", "k", "rows"])
+@pytest.mark.sample(20)
+def test_groups_on_hopper(form, dtype, layout):
+    needs_hopper()
+    options, backend = TYPES[dtype]
+    Product(form, dtype, layout).check(backend=backend, **options)
+
+
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+@pytest.mark.parametrize("dtype", ON_CUDA_CORES)
+@pytest.mark.parametrize("form", ["m", "n", "k", "rows"])
+@pytest.mark.sample(16)
+def test_groups_on_cuda_cores(form, dtype, layout):
+    Product(form, dtype, layout, other=(133, 71)).check(backend="cute_simt")
+
+
+@pytest.mark.parametrize("form", ["m", "k"])
+def test_a_graph_is_replayed_with_other_offsets(form):
+    product = Product(form, "bfloat16", "nn")
+    product.a.nan_to_num_()
+    product.b.nan_to_num_()
+    product.check()
+    graph, total = torch.cuda.CUDAGraph(), sum(SIZES) + REST
+    with torch.cuda.graph(graph):
+        product.call()
+    rng = np.random.default_rng(3)
+    for turn in range(1000):
+        ends = np.sort(rng.integers(0, total + 1, len(SIZES)))
+        product.ends.copy_(torch.tensor(ends, dtype=torch.int32))
+        graph.replay()
+        if turn % 50 == 0:
+            assert torch.equal(product.d, product.wanted())
+    assert torch.equal(product.d, product.wanted())
+
+
+def test_offsets_that_are_none_leave_the_guards():
+    for form in ("m", "n", "k", "rows"):
+        product = Product(form, "bfloat16", "nn")
+        product.ends.copy_(
+            torch.tensor([5, 3, 2**31 - 1, -7, -(2**31), 800, 70, 2000], dtype=torch.int32)
+        )
+        product.call()
+        torch.cuda.synchronize()
+        assert (product.memory[:GUARD] == 77).all()
+        assert (product.memory[-GUARD:] == 77).all()
