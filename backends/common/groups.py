@@ -6,10 +6,19 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
+import numpy as np
+
 from unigemm.problem.matrix import MatrixType
 from unigemm.problem.problem import Extents, Problem
 
-__all__ = ["anywhere", "even", "tiles_along", "unsupported_groups"]
+__all__ = [
+    "anywhere",
+    "begins_anywhere",
+    "even",
+    "stack_of",
+    "tiles_along",
+    "unsupported_groups",
+]
 
 
 def even(problem: Problem, extents: Extents) -> Extents:
@@ -30,15 +39,16 @@ def even(problem: Problem, extents: Extents) -> Extents:
 
 
 def tiles_along(problem: Problem, along: str, extent: int, tile: Any) -> Any:
-    """Return how many tiles of an extent a group has, for numbers or for arrays.
+    """Return how many tiles of an extent a group has on average, for numbers or for arrays.
 
-    The last tile of a group is half full on average: groups are hardly ever as long as tiles.
+    Groups are hardly ever as long as tiles, nor as one another: experts get as many rows as come.
+    This is the mean where their lengths have an exponential distribution. Long groups have half a
+    tile more than they fill, and of those of a tile's length some have two.
     """
     groups = problem.groups
     if groups is None or groups.along != along or groups.stacked:
         return -(-extent // tile)
-    longer = extent > tile
-    return longer * (extent / tile + 0.5) + (1 - longer) * 1.0
+    return 1 / -np.expm1(-tile / extent)
 
 
 def anywhere(problem: Problem) -> Problem:
@@ -57,6 +67,18 @@ def anywhere(problem: Problem) -> Problem:
 
     # A is (M, K), B is (K, N), D is (M, N): lines along what groups divide begin anywhere.
     return replace(problem, a=of(problem.a), b=of(problem.b), d=of(problem.d))
+
+
+def begins_anywhere(problem: Problem) -> bool:
+    """Whether tiles begin at any row: TMA brings lines along M from whole 16 bytes on only."""
+    groups = problem.groups
+    return groups is not None and groups.along == "m" and not groups.stacked
+
+
+def stack_of(problem: Problem) -> str:
+    """Return the operand that is a stack of as many matrices as there are groups; or nothing."""
+    along = "" if problem.groups is None else problem.groups.along
+    return {"m": "b", "n": "a"}.get(along, "")
 
 
 def unsupported_groups(problem: Problem) -> str | None:

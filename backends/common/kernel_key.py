@@ -51,7 +51,7 @@ _BOUNDS = {
 _MOST_SUMS = 256 << 20  # bytes of the partial sums of a split K, as candidates are listed
 
 #: The files beside this one that kernels import.
-COMMON_CODE_FILES = ("epilogue.py", "factors.py", "lowering.py", "workspace.py")
+COMMON_CODE_FILES = ("epilogue.py", "factors.py", "groups.py", "lowering.py", "workspace.py")
 
 Steps = tuple[int, int, int, int]
 

@@ -186,13 +186,18 @@ def find_unit(
 @cute.jit
 def clear_rest(
     problem: cutlass.Constexpr, out: Int64, steps: tuple, sizes: tuple, taken: tuple,
-    groups: tuple, walk: tuple, worker: Int32, workers: Int32,
+    groups: tuple, walk: tuple, warps: tuple,
 ) -> None:  # fmt: skip
     """Write zeros to what no group has, of D and of the epilogue's results of its shape.
 
-    By so many warps, behind their last unit. `sizes` are rows and columns of the sums.
+    By warps of all CTAs, behind their last unit: `warps` are which of its CTA a warp is, and how
+    many there are in each. `sizes` are rows and columns of the sums.
     """
     kind, epilogue = problem.groups, problem.epilogue
+    block, along, _ = cute.arch.block_idx()
+    wide, deep, _ = cute.arch.grid_dim()
+    worker = (block + along * wide) * warps[1] + warps[0]
+    workers = wide * deep * warps[1]
     if const_expr(kind is not None and kind.along != "k" and kind.rest == "zeros"):
         m, n = sizes
         half = const_expr(epilogue is not None and epilogue.gate == "n")

@@ -22,7 +22,14 @@ from ..common.workspace import PANEL_ROWS, aligned, panel_rows
 from . import device
 from .device import GMEM, Divisor, raster, select, tile_coordinates
 from .epilogue import arguments_of, parted
-from .grouped import EXHAUSTED, arguments_of_groups, find_unit, group_range, of_groups
+from .grouped import (
+    EXHAUSTED,
+    arguments_of_groups,
+    find_unit,
+    fresh_walk,
+    group_range,
+    of_groups,
+)
 from .host_arguments import grouped
 from .repack import Repack, depth, launch_repack, packed_pitch
 from .totals import with_totals
@@ -182,6 +189,27 @@ def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
     k_tiles = (end - begin + tile_k - 1) // tile_k * spec.products
     k_tiles = select(end > begin + head, k_tiles, Int32(0))
     return (*fields[:7], k_tiles, Int32(0), begin, end, head)
+
+
+def first_of_groups(
+    spec: TileSpec, unit: Int32, units: Int32, order: tuple, ranks: tuple
+) -> tuple:  # fmt: skip
+    """Return what `next_unit` does for the first unit; without groups nothing but the unit."""
+    if spec.problem.groups is None:
+        return unit, (), ()
+    return next_unit(spec, unit, units, order, ranks, fresh_walk())
+
+
+def first_row(spec: TileSpec, work: Work) -> Int32:
+    """Return where the rows of a unit's group begin in A and D."""
+    if is_walked(spec) and not spec.problem.groups.stacked:
+        return work.begin
+    return Int32(0)
+
+
+def rows_of(spec: TileSpec, work: Work, sizes: tuple) -> tuple:
+    """Return (M, N) with the end of the group's rows for M."""
+    return (work.end, sizes[1]) if is_walked(spec) else sizes
 
 
 @cute.jit

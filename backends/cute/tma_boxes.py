@@ -64,6 +64,35 @@ def send_box(
     cute.arch.cp_async_bulk_commit_group()
 
 
+@cute.jit
+def store_box_part(
+    box: cutlass.Constexpr, source: Int32, line: Int64, row_step: Int64, left: tuple, thread: Int32,
+    threads: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Store the first rows of a swizzled box by some threads, 16 bytes at a time.
+
+    `box` are its rows, columns and the bytes of an element. The other arguments are as those of
+    `store_rows`, but that rows of D begin at whole 16 bytes.
+    """
+    rows, columns, size = box
+    units = const_expr(columns * size // 16)
+    each = const_expr(16 // size)
+    for index in cutlass.range(thread, rows * units, threads, unroll=1):
+        row = index // units
+        unit = index - row * units
+        if (row < left[0]) & (unit * each < left[1]):
+            place = swizzled_unit(row, unit, columns * size)
+            held = shared_unit(source + row * (columns * size) + place * 16)
+            where = line + Int64(row) * row_step + unit * 16
+            words = [held[i] for i in range(4)]
+            if unit * each + each <= left[1]:
+                write(words, global_vector(where, Uint32, 4))
+            else:
+                for i in range_constexpr(each - 1):
+                    if unit * each + i < left[1]:
+                        write_element(words, i, where, size)
+
+
 # -- row by row ------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
+from ..common.groups import even
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer
 from ..common.workspace import totals_bytes, workspace_bytes
@@ -65,7 +66,11 @@ def _deepest(problem: Problem, target: Target, base: Config) -> Config:
 
 def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
     """Return the candidates; of the transpose too where D has few rows."""
+    if problem.groups is not None and problem.groups.along == "n":  # rows of the transpose
+        return [_offer(problem.transposed, extents.transposed, target, True)]
     found = [_offer(problem, extents, target, False)]
+    if problem.groups is not None:
+        return found
     if extents.m <= MOST_SWAPPED:
         found.append(_offer(problem.transposed, extents.transposed, target, True))
     return [each for each in found if each.launches.size]
@@ -73,6 +78,7 @@ def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
 
 def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) -> Offer:
     every = _catalogue(problem, target)
+    asked, extents = extents, even(problem, extents)
     x, m, n = every.launches, extents.m, extents.n
     fits = (x.tile_n < 2 * n) | (x.tile_n == x.tile_n.min())
     fits &= (x.tile_n * (x.cluster_n - 1) < n) & (x.tile_m * (x.cluster_m - 2) < m)
@@ -89,16 +95,17 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     worth[:, 0] = True
     worth[:, 3:] &= parts[:, 3:] > 3
     worth[:, 3] &= parts[:, 3] != parts[:, 4]
+    worth[:, 1:] &= problem.groups is None
     which, column = worth.nonzero()
     index, split_k = own[which], parts[which, column]
     # Clusters that wait are given to those that run, by the hardware.
     dynamic = x.schedule[index] >= SCHEDULES.index("single-dynamic")
-    waits = count[index] * split_k > every.places[index]
+    waits = (count[index] * split_k > every.places[index]) & (problem.groups is None)
     index, split_k = index[dynamic == waits], split_k[dynamic == waits]
     raster_n = m * x.tile_n[index] < n * x.tile_m[index]
     stages = np.where(split_k > 1, every.split_stages[index], x.stages[index])
     launches = x.take(index, split_k=split_k, raster_n=raster_n * 1, stages=stages)
-    return Offer(problem, extents, swap_ab, every.tiles, launches)
+    return Offer(problem, asked, swap_ab, every.tiles, launches)
 
 
 def scratch_bytes(problem: Problem, extents: Extents, config: Config) -> int:

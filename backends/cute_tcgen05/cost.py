@@ -15,6 +15,7 @@ from unigemm.problem.block_scales import TILE_BYTES, blocked_count, blocks_of
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.cost_model import Usage
+from ..common.groups import even, stack_of, tiles_along
 from ..common.launches import Array, Launches
 from ..common.workspace import bytes_moved, packed_bytes, workspace_bytes
 from .geometry import (
@@ -53,13 +54,15 @@ def usage(
     problem: Problem, extents: Extents, target: Target, x: Launches, tiles: Sequence[Config]
 ) -> Usage:
     """Return what launches use."""
-    m, n, k, batch = extents.m, extents.n, extents.k, extents.batch
+    own = even(problem, extents)
+    m, n, k, batch = own.m, own.n, own.k, own.batch
     size, clock, sms = problem.a.dtype.itemsize, target.clock_mhz, target.sm_count
     gbs = target.dram_gbs * 1e3
     pair = np.array([name.startswith("pair") for name in SCHEDULES])[x.schedule]
     ctas = x.cluster_m * x.cluster_n
     at_once = np.array([0, *(_places(target, each) for each in range(1, 9))])[ctas]
-    count = -(-m // (x.tile_m * x.cluster_m)) * -(-n // (x.tile_n * x.cluster_n)) * batch
+    down = tiles_along(problem, "m", m, x.tile_m * x.cluster_m)
+    count = np.ceil(down * -(-n // (x.tile_n * x.cluster_n)) * batch).astype(np.int64)
     k_tiles = -((-k // x.tile_k) // x.split_k)
     a_bytes, b_bytes = x.tile_m * x.tile_k * size, x.tile_n * x.tile_k * size / (1 + pair)
     scales = _scale_bytes(problem, tiles)[x.base]
@@ -120,7 +123,8 @@ def repacked_bytes(problem: Problem, extents: Extents) -> int:
             k_major = shared_major(problem, name) == "k"
             lines, along = (rows, extents.k) if k_major else (extents.k, rows)
             size = along * getattr(problem, name).dtype.itemsize
-            total += packed_bytes(lines, size, extents.batch, 1)
+            stacked = extents.groups if name == stack_of(problem) else 1
+            total += packed_bytes(lines, size, extents.batch * stacked, 1)
         if problem.blocks and getattr(problem.blocks, name) == "plain":
             scales = blocked_count(rows, blocks_of(extents.k, problem.blocks.block))
             total += packed_bytes(1, scales, extents.batch, 1)

@@ -33,6 +33,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import BlockScales, Major, MatrixType, Problem
 
 from ..common.epilogue import in_halves
+from ..common.groups import begins_anywhere
 
 __all__ = [
     "Geometry",
@@ -178,6 +179,7 @@ def shared_major(problem: Problem, name: str) -> Major:
     matrix: MatrixType = getattr(problem, name)
     made_k_major = matrix.major == "strided" or matrix.dtype is DType.FLOAT4_E2M1FN_X2
     made_k_major = made_k_major or (name == "b" and in_halves(problem))
+    made_k_major = made_k_major or (name == "a" and begins_anywhere(problem))
     return "k" if made_k_major else matrix.major
 
 

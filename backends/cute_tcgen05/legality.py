@@ -11,6 +11,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
 from ..common.epilogue import in_halves, unsupported_config_epilogue, unsupported_epilogue
+from ..common.groups import unsupported_groups
 from ..common.kernel_key import unsupported_parameter
 from .geometry import (
     COLUMNS,
@@ -39,7 +40,7 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
             f"tcgen05 is an instruction of {', '.join(_ARCHITECTURES)}, not of {target.arch}; use "
             "another backend"
         )
-    reason = unsupported_epilogue(problem, target)
+    reason = unsupported_epilogue(problem, target) or unsupported_groups(problem)
     if reason is not None:
         return reason
     if problem.blocks and in_halves(problem):
@@ -47,6 +48,10 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
             "blocks' scales lie in tiles of neighbouring columns; pass gate_layout='interleaved' "
             "and the columns of b in that order"
         )
+    if problem.groups is not None and problem.groups.along == "k":
+        return "k_tiles that hold other groups' K are not cleared of them; use cute_simt"
+    if problem.groups is not None and problem.blocks is not None:
+        return "tiles of blocks' scales begin at every 128th row, and groups anywhere"
     dtype = problem.a.dtype
     if dtype is DType.FLOAT64:
         return "tcgen05 does not multiply float64; use another backend"
@@ -70,6 +75,7 @@ def unsupported_reason(problem: Problem, config: Config, target: Target) -> str 
         unsupported_parameter(config, _UNUSED)
         or unsupported_config_epilogue(problem, config)
         or _unsupported_schedule(config)
+        or _unsupported_of_groups(problem, config)
         or _unsupported_tile(problem, config)
     )
     if reason is not None:
@@ -85,6 +91,17 @@ def unsupported_reason(problem: Problem, config: Config, target: Target) -> str 
 def _unsupported_schedule(config: Config) -> str | None:
     if config.schedule not in SCHEDULES:
         return f"schedule {config.schedule!r} is none of {', '.join(SCHEDULES)}"
+    return None
+
+
+def _unsupported_of_groups(problem: Problem, config: Config) -> str | None:
+    groups = problem.groups
+    if groups is None:
+        return None
+    if groups.along != "m":
+        return "groups along N are those along M of the transposed product (swap_ab)"
+    if config.split_k > 1 or config.schedule.endswith("dynamic"):
+        return "how many units groups have is not known beforehand: they are dealt, with K whole"
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from unigemm.planning.config import Config
 from unigemm.problem.problem import Extents, Problem
 
+from ..common.groups import stack_of
 from ..common.workspace import packed_bytes, panel_bytes, workspace_bytes
 from .geometry import is_repacked, may_panel, products, shared_major
 
@@ -30,9 +31,7 @@ def copied_operands(problem: Problem, tile_m: int) -> int:
 
 def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
     """Return the bytes of the operands' copies, at most."""
-    # Of operands that groups do not divide there is one matrix for each of them.
-    along = "" if problem.groups is None else problem.groups.along
-    return _copied_bytes(_copied(problem, tile_m), extents, {"m": "b", "n": "a"}.get(along, ""))
+    return _copied_bytes(_copied(problem, tile_m), extents, stack_of(problem))
 
 
 def _copied_bytes(copies: tuple[_Copy, ...], extents: Extents, stacked: str) -> int:

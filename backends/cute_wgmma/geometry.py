@@ -30,6 +30,7 @@ from unigemm.problem.dtypes import FLOAT8
 from unigemm.problem.problem import Major, MatrixType, Problem
 
 from ..common.epilogue import in_halves
+from ..common.groups import begins_anywhere
 
 __all__ = [
     "FEW_ROWS",
@@ -190,12 +191,6 @@ def from_registers(problem: Problem, rows: int) -> bool:
         return False
     wide = a.dtype.itemsize == 4 and products(problem) == 1
     return wide and a.major == "m" and a.alignment == TMA_BYTES and rows >= MMA_M
-
-
-def begins_anywhere(problem: Problem) -> bool:
-    """Whether tiles begin at any row: TMA brings lines along M from whole 16 bytes on only."""
-    groups = problem.groups
-    return groups is not None and groups.along == "m" and not groups.stacked
 
 
 def shared_major(problem: Problem, name: Literal["a", "b"], rows: int) -> Major:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from sampling import ALL
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
+from grouped_cases import Sizes, ends, operands, shapes
 from grouped_launches import Arrays, GroupedCase, check, ends_of, launched, plan_for, with_config
 
 import unigemm
 from unigemm.backends.cute_simt.candidates import base_configs
-from unigemm.backends.cute_wgmma.candidates import offered
+from unigemm.backends.cute_tcgen05.candidates import offered as of_tcgen05
+from unigemm.backends.cute_wgmma.candidates import offered as of_wgmma
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.planning.registry import backend_named
+from unigemm.planning.select import plan_gemm
 from unigemm.problem.dtypes import DType
 
 pytestmark = [
@@ -27,7 +31,9 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
 # Few SMs: each CTA has several tiles.
-TARGETS = {arch: replace(unigemm.named_target(arch), sm_count=6) for arch in ("sm_80", "sm_90a")}
+TARGETS = {
+    arch: replace(unigemm.named_target(arch), sm_count=6) for arch in ("sm_80", "sm_90a", "sm_100a")
+}
 BF16, F16, F32, F64 = DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32, DType.FLOAT64
 F8 = DType.FLOAT8_E4M3FN
 UNEVEN = (70, 0, 1, 130, 9)  # of 230
@@ -53,6 +59,14 @@ WGMMA = [
     GroupedCase("rows", UNEVEN, 131, (136, 72), layout="nn", values="nan"),
     GroupedCase("rows", (3, 0, 9), 17, (40, 72), layout="tt", rest="untouched", pad=2),
     GroupedCase("columns", UNEVEN, 131, (72, 136), layout="nn", offsets=DType.INT64),
+]
+TCGEN05 = [
+    GroupedCase("m", UNEVEN, 230, (136, 200)),
+    GroupedCase("m", UNEVEN, 210, (133, 72), layout="tn", fused="stored", values="nan"),
+    GroupedCase("m", UNEVEN, 230, (72, 160), dtype=F8, scaled="groups", fused="bias"),
+    GroupedCase("m", UNEVEN, 230, (72, 40), dtype=F32, precision="tf32", pad=1),
+    GroupedCase("n", UNEVEN, 230, (136, 72), layout="nn", fused="bias", rest="untouched"),
+    GroupedCase("rows", UNEVEN, 131, (136, 72), layout="nn", values="nan"),
 ]
 SIMT = [
     GroupedCase("m", UNEVEN, 230, (136, 70), dtype=F32, fused="stored", values="nan"),
@@ -85,11 +99,27 @@ def test_groups_on_hopper(case):
     run(case, "sm_90a", "cute_wgmma", len(str(case)))
 
 
-@pytest.mark.parametrize("arch", TARGETS)
+@pytest.mark.parametrize("case", TCGEN05, ids=str)
+@pytest.mark.sample(3)
+def test_groups_on_blackwell(case):
+    run(case, "sm_100a", "cute_tcgen05", len(str(case)))
+
+
+def test_groups_of_k_are_refused_on_blackwell_by_name():
+    gemm = Arrays(GroupedCase("k", UNEVEN, 230, (136, 72))).gemm()
+    with pytest.raises(unigemm.UnsupportedProblem, match="use cute_simt"):
+        plan_gemm(gemm, TARGETS["sm_100a"], "cute_tcgen05", usable=False)
+    assert plan_gemm(gemm, TARGETS["sm_100a"], usable=False).backend == "cute_simt"
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("case", SIMT, ids=str)
 @pytest.mark.sample(10)
 def test_groups_on_cuda_cores(case, arch):
     run(case, arch, "cute_simt", len(str(case)))
+
+
+OFFERED = {"cute_wgmma": of_wgmma, "cute_tcgen05": of_tcgen05, "cute_simt": base_configs}
 
 
 def kinds_of(configs):
@@ -110,26 +140,28 @@ def test_drawn_groups_and_configurations(seed):
     along = draw.choice(["m", "n", "k", "rows"])
     sizes = tuple(draw.choice([0, 1, 7, 64, 65, 129, draw.randrange(200)]) for _ in range(4))
     total = max(sum(sizes), 1) + draw.choice([0, 0, 13])
-    hopper = seed % 5 != 4
+    backend, arch, types = (
+        ("cute_simt", "sm_90a", [BF16, F32, F64]),
+        ("cute_tcgen05", "sm_100a", [BF16, F8, F32]),
+    )[seed % 5 - 3] if seed % 5 > 2 else ("cute_wgmma", "sm_90a", [BF16, F8, F32])  # fmt: skip
+    along = "m" if backend == "cute_tcgen05" and along == "k" else along
     case = GroupedCase(
         along, sizes, max(*sizes, 1) if along == "rows" else total,
         (draw.randrange(1, 150), draw.randrange(1, 150)),
-        dtype=draw.choice([BF16, F8, F32] if hopper else [BF16, F32, F64]),
+        dtype=draw.choice(types),
         precision="tf32", layout=draw.choice(["nn", "nt", "tn", "tt"]),
         pad=draw.choice([0, 0, 1]), values=draw.choice(["integers", "nan"]),
         fused=draw.choice(["", "", "bias", "stored"] if along == "m" else ["", "bias"]), seed=seed,
     )  # fmt: skip
-    backend = "cute_wgmma" if hopper else "cute_simt"
-    problem = Arrays(case).gemm().problem
-    target = TARGETS["sm_90a"]
-    every = offered(problem, target) if hopper else base_configs(problem, target)
+    problem, target = Arrays(case).gemm().problem, TARGETS[arch]
+    every = OFFERED[backend](problem, target)
     own = backend_named(backend)
     extents = Arrays(case).gemm().extents
     legal = kinds_of(
         x for x in every if own.unsupported_config_reason(problem, extents, target, x) is None
     )
     config = draw.choice(legal[draw.choice(sorted(legal))])
-    run(case, "sm_90a", backend, seed, config)
+    run(case, arch, backend, seed, config)
 
 
 @pytest.mark.parametrize(
@@ -176,9 +208,57 @@ def test_kernels_of_groups_do_not_spill(along):
     target = TARGETS["sm_90a"]
     plan = plan_for(case, x, target, "cute_wgmma")
     wide = {}
-    for config in offered(plan.problem, target):
+    for config in of_wgmma(plan.problem, target):
         wide[config.schedule, config.warps, config.tile[0] < 64] = config  # the widest is last
     some = sorted(wide.items())
     for _, config in some if ALL else random.Random(along).sample(some, 2):
         own = with_config(plan, config)
         assert backend_named("cute_wgmma").compile(own).info.spill_bytes == 0
+
+
+EPILOGUES = {
+    "all": {"alpha": 2.0, "beta": 0.5, "c": "full", "bias": "groups", "activation": "silu",
+            "preact_out": "written", "amax_out": "largest", "scale_d": 0.5},
+    "in place": {"c": "out", "bias": "row"},
+    "swiglu": {"activation": "swiglu", "gate_layout": "interleaved", "bias": "groups",
+               "amax_out": "largest"},
+    "halves": {"activation": "swiglu", "gate_layout": "halves", "bias": "row",
+               "preact_out": "written"},
+    "gradient": {"activation": "dgelu_tanh", "preact": "full"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["cute_wgmma", "cute_simt"])
+@pytest.mark.parametrize("form", ["m", "k", "rows"])
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.sample(8)
+def test_epilogues_of_groups_are_those_of_numpy(name, form, backend):
+    """Rows of no group are zeros in D and in what is stored beside it, and count in no maximum."""
+    sizes = Sizes((70, 0, 1, 67), rest=9, other=72, inner=40)
+    a, b = operands(form, sizes, ml_dtypes.bfloat16, seed=5)
+    rng, shape = np.random.default_rng(6), shapes(form, sizes)[2]
+    gated = name in ("swiglu", "halves")
+    where = (*shape[:-1], shape[-1] // 2) if gated else shape
+    drawn = {
+        "full": rng.integers(-3, 4, shape), "out": rng.integers(-3, 4, where),
+        "groups": rng.integers(-3, 4, (sizes.count, shape[-1])),
+        "row": rng.integers(-3, 4, shape[-1]), "written": np.full(shape, np.nan),
+        "largest": np.zeros(1),
+    }  # fmt: skip
+
+    def computed(**more):
+        given = {x: drawn[x].astype(np.float32) for x in EPILOGUES[name].values() if x in drawn}
+        out = given.setdefault("out", np.full(where, np.nan, np.float32))
+        asked = {key: given.get(x, x) for key, x in EPILOGUES[name].items()}
+        ends_are = {"rows": found} if form == "rows" else {}
+        places = () if ends_are else (found,)
+        unigemm.grouped_matmul(a, b, *places, out=out, **ends_are, **asked, **more)
+        return [out, *(given[x] for x in ("written", "largest") if x in given)]
+
+    found = ends(form, sizes).astype(np.int32)
+    wanted = computed()
+    with device(TARGETS["sm_90a"], seed=3) as gpu:
+        got = computed(backend=backend)
+        assert gpu.launches
+    for x, y in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-2)

@@ -43,7 +43,7 @@ def start(
         tile = const_expr(tile_m if kind.along == "m" else tile_n)
         ctas = (total + l0 * (tile - 1)) // tile * across
     grouped_kernel(
-        spec, a, b, d, (m, n, k), a_steps, b_steps, d_steps, groups, order, ctas, taken
+        spec, a, b, d, (m, n, k), a_steps, b_steps, d_steps, groups, order, taken
     ).launch(
         grid=(ctas, 1, 1), block=(geo.threads, 1, 1),
         smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
@@ -63,7 +63,6 @@ def grouped_kernel(
     d_strides: tuple,
     groups: tuple,
     order: tuple,
-    ctas: Int32,
     taken: tuple,
 ) -> None:
     """Compute one tile of one group, then a share of what no group has."""
@@ -88,10 +87,8 @@ def grouped_kernel(
         of_group = (group, begin, end)
         compute(spec, (a, b, d), sizes, strides, (tm, tn), of_group, shared, taken, thread)
     if const_expr(kind.along != "k"):
-        warps = const_expr(spec.geometry.threads // WARP)
-        worker = Int32(block) * warps + thread // WARP
-        m, n, _ = sizes
-        clear_rest(spec.problem, d, d_strides, (m, n), taken, groups, walk, worker, ctas * warps)
+        warps = (thread // WARP, spec.geometry.threads // WARP)
+        clear_rest(spec.problem, d, d_strides, sizes[:2], taken, groups, walk, warps)
 
 
 @cute.jit

@@ -14,10 +14,19 @@ from cutlass.cute.nvgpu import tcgen05
 
 from ...cute.device import elements, global_vector, shared_vector, write
 from ...cute.epilogue import Run, Site, finished
+from ...cute.grouped import clear_rest, scales_of_group
 from ...cute.reduction import as_fragment
 from ...cute.scaling import scale_of, scale_sums
-from ...cute.tile_scheduler import Work, advance, work_unit
-from ...cute.tma_boxes import pack, send_box, swizzled_unit
+from ...cute.tile_scheduler import (
+    Work,
+    advance,
+    first_of_groups,
+    first_row,
+    next_unit,
+    rows_of,
+    work_unit,
+)
+from ...cute.tma_boxes import pack, send_box, store_box_part, swizzled_unit
 from ...cute.tma_boxes import store_rows as store_box_rows
 from ..geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
 from .clc_scheduler import following, next_answer
@@ -54,7 +63,8 @@ def store(
     tile_m, tile_n, _ = spec.config.tile
     size = spec.output.width // 8
     columns = const_expr(chunk(spec))
-    scale = scale_of(scales)
+    scale = scale_of(scales[:3])
+    has_groups = const_expr(spec.problem.groups is not None)
     read = tcgen05.make_tmem_copy(
         cute.make_copy_atom(
             tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.sums
@@ -64,33 +74,47 @@ def store(
     pair = pair_rank(spec, ranks)
     buffer, buffer_phase, used = Int32(0), Int32(0), Int32(0)
     answer, heard = Int32(0), Int32(0)
-    unit = first_unit
+    unit, fields, walk = first_of_groups(spec, first_unit, units, order, ranks)
     while unit < units:
-        work = Work(*work_unit(spec, unit, order, ranks))
+        work = Work(*(fields if const_expr(has_groups) else work_unit(spec, unit, order, ranks)))
+        if const_expr(has_groups):
+            scale = scale_of(scales_of_group(scales, work.i0))
+        extents = rows_of(spec, work, sizes)
         cute.arch.mbarrier_wait(summed + buffer, buffer_phase)
         after_sync()
         parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
-        corner = (work.tile_m * tile_m, work.tile_n * tile_n)
-        fused = (taken, (corner[0] + thread, corner[1]), sizes, (work.i0, work.i1))
+        corner = (work.tile_m * tile_m + first_row(spec, work), work.tile_n * tile_n)
+        fused = (taken, (corner[0] + thread, corner[1]), extents, (work.i0, work.i1))
         reading = (read, read.partition_S(parts), work.k_tiles, drained + buffer, pair, fused)
         if const_expr(geo.store == "tma"):
             at = (work.tile_m, work.tile_n, work.i0, work.i1)
             if const_expr(spec.split):  # the batches of a part follow one another
                 at = (work.tile_m, work.tile_n, work.i0 + work.i1 * order[3].divisor, work.part)
-            used = store_boxes(spec, reading, boxes, at, thread, scale, used)
+            by_rows = ()
+            if const_expr(has_groups):
+                if const_expr(not spec.problem.groups.stacked):
+                    at = (work.tile_m, work.tile_n, Int32(0), Int32(0))  # of all there is one D
+                by_rows = (first_row(spec, work), out, d_strides, corner, extents)
+            used = store_boxes(spec, reading, boxes, at, thread, scale, used, by_rows)
         else:
             base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
             if const_expr(spec.split):
                 base += Int64(work.part) * d_strides[4] * size
             if const_expr(geo.store == "rows"):
                 store_rows(
-                    spec, reading, boxes[2], base, d_strides[0], corner, sizes, thread, scale
+                    spec, reading, boxes[2], base, d_strides[0], corner, extents, thread, scale
                 )
             else:
-                store_direct(spec, reading, base, d_strides, corner, sizes, thread, scale)
-        unit = following(spec, queue, unit, units, step, answer, heard)
+                store_direct(spec, reading, base, d_strides, corner, extents, thread, scale)
+        if const_expr(has_groups):
+            unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
+        else:
+            unit = following(spec, queue, unit, units, step, answer, heard)
         buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
         answer, heard = next_answer(geo, answer, heard, (buffer, buffer_phase))
+    if const_expr(has_groups):
+        warps = (thread // 32, STORE_WARPS)
+        clear_rest(spec.problem, out, d_strides, sizes, taken, order[0], walk, warps)
     if const_expr(geo.store == "tma"):
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -170,12 +194,13 @@ def fuse(spec: Spec, reading: tuple, held: cute.Tensor, part: int) -> cute.Tenso
 @cute.jit
 def store_boxes(
     spec: cutlass.Constexpr, reading: tuple, boxes: tuple, at: tuple, thread: Int32,
-    scale: tuple, used: Int32,
+    scale: tuple, used: Int32, by_rows: tuple,
 ) -> Int32:  # fmt: skip
     """Store a tile by TMA, each warp its own rows; returns which of its boxes a warp uses next.
 
     While one box is filled, the next columns are read from tensor memory, and the box before is on
-    its way to device memory.
+    its way to device memory. Of groups of rows (`by_rows`) a box may have rows of another: then the
+    lanes store its own.
     """
     geo = spec.geometry
     atom, target, area = boxes
@@ -198,8 +223,34 @@ def store_boxes(
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.sync_warp()
         to = (tile_m * STORE_WARPS + warp, tile_n * count + part, i0, i1)
-        send_box(atom, target, slot, box, to)
+        if const_expr(len(by_rows) > 0):
+            send_rows(spec, (atom, target), slot, to, part, thread, by_rows, i0)
+        else:
+            send_box(atom, target, slot, box, to)
     return used if const_expr(count % BOXES == 0) else (used + count) % BOXES
+
+
+@cute.jit
+def send_rows(
+    spec: cutlass.Constexpr, store: tuple, slot: cute.Pointer, to: tuple, part: cutlass.Constexpr,
+    thread: Int32, by_rows: tuple, i0: Int32,
+) -> None:  # fmt: skip
+    """Store a box of a group's rows: by TMA, or where they end within it by a warp's lanes."""
+    atom, target = store
+    row, out, d_strides, corner, extents = by_rows
+    columns = spec.geometry.box_columns
+    size = const_expr(spec.output.width // 8)
+    first = corner[0] + thread // 32 * BOX_ROWS
+    left = (extents[0] - first, extents[1] - corner[1] - part * columns)
+    if left[0] >= BOX_ROWS:
+        moved = cute.domain_offset((row, 0, 0, 0), target)
+        send_box(atom, moved, slot, const_expr((BOX_ROWS, columns)), to)
+    else:
+        place = Int64(i0) * d_strides[2] + Int64(first) * d_strides[0] + corner[1] + part * columns
+        line = out + place * size
+        box = (BOX_ROWS, columns, size)
+        store_box_part(box, slot.toint(), line, d_strides[0] * size, left, thread % 32, 32)
+        cute.arch.cp_async_bulk_commit_group()  # of none: boxes are counted
 
 
 @cute.jit

@@ -37,7 +37,10 @@ from ...cute.tile_scheduler import (
     Work,
     advance,
     bring,
+    first_of_groups,
+    first_row,
     k_tile_source,
+    next_unit,
     work_unit,
 )
 from ..geometry import (
@@ -109,22 +112,33 @@ def sharing(spec: Spec, ranks: tuple) -> tuple:
     return Int32(row) << rank_m, down << (rank_m - even), left
 
 
+def part_of_a(
+    spec: Spec, mma: cute.TiledMma, atom: cute.CopyAtom, tensor: cute.Tensor,
+    shared: cute.Tensor, ranks: tuple, row: Int32,
+) -> tuple:  # fmt: skip
+    """Return where this CTA's part of each k_tile of A goes, and where it is from, behind a row."""
+    geo = spec.geometry
+    if spec.problem.groups is not None:
+        tensor = cute.domain_offset((row, 0, 0, 0), tensor)
+    tiles = mma.get_slice(ranks[0] % geo.ctas).partition_A(
+        cute.local_tile(tensor, (geo.mma[0], spec.config.tile[2]), (None, None, None, None))
+    )
+    return cpasync.tma_partition(
+        atom, ranks[1], cute.make_layout(spec.config.cluster[1]), cute.group_modes(shared, 0, 3),
+        cute.group_modes(tiles, 0, 3),
+    )  # fmt: skip
+
+
 def partitions(
     spec: Spec, mma: cute.TiledMma, atoms: tuple, tensors: tuple, shared: tuple, ranks: tuple
 ) -> tuple:
     """Return, for A and then B, where this CTA's part of each k_tile goes, and where it is from."""
     geo, tile_k = spec.geometry, spec.config.tile[2]
     mine = mma.get_slice(ranks[0] % geo.ctas)
-    tiles_a = mine.partition_A(
-        cute.local_tile(tensors[0], (geo.mma[0], tile_k), (None, None, None, None))
-    )
     tiles_b = mine.partition_B(
         cute.local_tile(tensors[1], (geo.mma[1], tile_k), (None, None, None, None))
     )
-    into_a, from_a = cpasync.tma_partition(
-        atoms[0], ranks[1], cute.make_layout(spec.config.cluster[1]),
-        cute.group_modes(shared[0], 0, 3), cute.group_modes(tiles_a, 0, 3),
-    )  # fmt: skip
+    into_a, from_a = part_of_a(spec, mma, atoms[0], tensors[0], shared[0], ranks, Int32(0))
     into_b, from_b = cpasync.tma_partition(
         atoms[1], ranks[0] // geo.ctas, cute.make_layout(geo.pairs),
         cute.group_modes(shared[1], 0, 3), cute.group_modes(tiles_b, 0, 3),
@@ -146,7 +160,9 @@ def prefetch(
     repacks first are left out.
     """
     atom_a, from_a, atom_b, from_b = loads
-    if unit < units:
+    if const_expr(spec.problem.groups is not None):
+        pass  # that kernel may write the offsets
+    elif unit < units:
         work = Work(*work_unit(spec, unit, order, ranks))
         end = work.first + work.k_tiles * work.step
         at = work.first + work.rotation * work.step
@@ -170,14 +186,17 @@ def load(
 ) -> None:  # fmt: skip
     """Load every k_tile of every unit of this CTA; one warp."""
     config, geo = spec.config, spec.geometry
-    atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b, scales = loads
+    atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b, scales, of_a = loads
     full, empty = barriers
     leads = ranks[0] % geo.ctas == 0
     answer, heard = Int32(0), Int32(0)
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
-    unit = first_unit
+    has_groups = const_expr(spec.problem.groups is not None)
+    unit, fields, walk = first_of_groups(spec, first_unit, units, order, ranks)
     while unit < units:
-        work = Work(*work_unit(spec, unit, order, ranks))
+        work = Work(*(fields if const_expr(has_groups) else work_unit(spec, unit, order, ranks)))
+        if const_expr(has_groups):
+            from_a = part_of_a(spec, *of_a, ranks, pinned(first_row(spec, work)))[1]
         a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
         a1, b1 = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
         batch = ()
@@ -204,7 +223,10 @@ def load(
             stage, phase = advance(stage, phase, config.stages)
             at += work.step
             at = select(at >= end, work.first, at)
-        unit = following(spec, queue, unit, units, step, answer, heard)
+        if const_expr(has_groups):
+            unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
+        else:
+            unit = following(spec, queue, unit, units, step, answer, heard)
         answer, heard = advance(answer, heard, ANSWERS)
     # Stay until every stage is empty: nobody may signal a CTA that has ended.
     for _ in range_constexpr(config.stages):
@@ -336,9 +358,10 @@ def multiply(
     stage, phase = ring[0], Int32(0)
     buffer, buffer_phase = Int32(0), Int32(1)
     answer, heard = Int32(0), Int32(0)
-    unit = first_unit
+    has_groups = const_expr(spec.problem.groups is not None)
+    unit, fields, walk = first_of_groups(spec, first_unit, units, order, ranks)
     while unit < units:
-        work = Work(*work_unit(spec, unit, order, ranks))
+        work = Work(*(fields if const_expr(has_groups) else work_unit(spec, unit, order, ranks)))
         cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
         after_sync()
         into = sums[None, None, None, buffer].iterator.toint()
@@ -354,7 +377,10 @@ def multiply(
             )
         announce(spec, summed + buffer, both)
         buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
-        unit = following(spec, queue, unit, units, step, answer, heard)
+        if const_expr(has_groups):
+            unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
+        else:
+            unit = following(spec, queue, unit, units, step, answer, heard)
         answer, heard = next_answer(geo, answer, heard, (buffer, buffer_phase ^ 1))
     # Stay until the buffers are drained: the store warps arrive here.
     for _ in range_constexpr(geo.buffers):
@@ -510,7 +536,8 @@ def gemm_kernel(
         if const_expr(geo.scale_bytes > 0):
             tiles = tuple(block_scales.partitions(spec, of_blocks, shared_scales))
         load(
-            spec, order, queue, (atom_a, from_a, into_a, atom_b, from_b, into_b, *masks, tiles),
+            spec, order, queue, (atom_a, from_a, into_a, atom_b, from_b, into_b, *masks, tiles,
+                                 (mma, atom_a, tensor_a, shared_a)),
             (full, empty), flags, cluster_index, units, clusters, ranks,
         )  # fmt: skip
     elif warp == MULTIPLY_WARP:

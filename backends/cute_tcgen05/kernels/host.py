@@ -16,6 +16,7 @@ from ...cute.repack import depth
 from ...cute.tile_scheduler import (
     batched,
     example_arguments,
+    most_units,
     operands,
     unit_order,
 )
@@ -34,6 +35,7 @@ __all__ = ["Spec", "example_arguments", "make_host"]
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
     parameters: tuple, scales: tuple, stream: cuda.CUstream, taken: tuple = (),
+    scale_steps: tuple = (), offsets: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the copies that are needed, the product, and the reduction of its parts."""
     a, b, d, workspace = addresses
@@ -63,8 +65,8 @@ def start(
     if const_expr(geo.store == "tma"):
         view_d = target_view(spec, out, (m, n, l0, l1), out_strides, split_k)
         atom_d, tensor_d = box_atom(view_d, (BOX_ROWS, geo.box_columns))
-    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, rotate_m, rotate_n))
-    units = order[0][2].divisor * split_k * l0 * l1
+    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, rotate_m, rotate_n), offsets)
+    units = most_units(spec, (m, n), (l0, l1), split_k)
     cm, cn = config.cluster
     clusters = units
     if const_expr(not geo.dynamic):
@@ -73,7 +75,7 @@ def start(
     gemm_kernel(
         spec, atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d, *layouts, out, out_strides,
         tuple(flags), (m, n), order, units,
-        () if spec.split else scales, (k + K_BYTES - 1) // K_BYTES, of_blocks,
+        () if spec.split else (*scales, *scale_steps), (k + K_BYTES - 1) // K_BYTES, of_blocks,
         () if spec.split else taken,
     ).launch(
         grid=(clusters * cm, cn, 1), block=(32 * geo.warps, 1, 1), cluster=(cm, cn, 1),

@@ -5,14 +5,22 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...cute.grouped import clear_rest, fresh_walk, scales_of_group
+from ...cute.grouped import clear_rest, scales_of_group
 from ...cute.scaling import scale_of
-from ...cute.tile_scheduler import Work, is_walked, next_unit, skip, work_unit
+from ...cute.tile_scheduler import (
+    Work,
+    first_of_groups,
+    is_walked,
+    next_unit,
+    rows_of,
+    skip,
+    work_unit,
+)
 from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
 from .epilogue import store_tile
 from .k_tails import tail_of
 from .mainloop import fragment_offsets, multiply
-from .tile_coords import rows_of, tile_origin
+from .tile_coords import tile_origin
 
 __all__ = ["ORDER_BARRIER", "consume"]
 
@@ -61,7 +69,7 @@ def consume(
     has_groups = const_expr(spec.problem.groups is not None)
     scale = scale_of(scales[:3])
     if const_expr(has_groups):
-        unit, fields, walk = next_unit(spec, unit, units, order, ranks, fresh_walk())
+        unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
     if const_expr(geo.groups == 2):
         if group == 1:  # the first unit of the CTA is the other group's
             stage, phase = skip(stage, phase, Work(*fields).k_tiles, config.stages)
@@ -96,8 +104,9 @@ def consume(
         unit, fields, walk, stage, phase = own_next(
             spec, unit + step, units, step, order, ranks, (fields, walk), stage, phase
         )
-    if const_expr(has_groups):
-        clear_what_is_left(spec, out, d_strides, sizes, taken, order, walk, thread)
+    if const_expr(is_walked(spec)):
+        warps = (thread // 32, geo.consumers * WARPGROUP // 32)
+        clear_rest(spec.problem, out, d_strides, sizes, taken, order[0], walk, warps)
     if const_expr(config.cluster_k > 1):
         cute.arch.cluster_wait()  # for those that read this CTA's sums
     if const_expr(geo.store == "tma"):
@@ -132,18 +141,3 @@ def own_next(
         if unit < units:
             fields = work_unit(spec, unit, order, ranks)
     return unit, fields, walk, stage, phase
-
-
-@cute.jit
-def clear_what_is_left(
-    spec: cutlass.Constexpr, out: Int64, d_strides: tuple, sizes: tuple, taken: tuple,
-    order: tuple, walk: tuple, thread: Int32,
-) -> None:  # fmt: skip
-    """Write zeros to what no group has, by the consumers of all CTAs."""
-    if const_expr(is_walked(spec)):
-        block, along, _ = cute.arch.block_idx()
-        wide, deep, _ = cute.arch.grid_dim()
-        warps = const_expr(spec.geometry.consumers * WARPGROUP // 32)
-        worker = (block + along * wide) * warps + thread // 32
-        workers = wide * deep * warps
-        clear_rest(spec.problem, out, d_strides, sizes, taken, order[0], walk, worker, workers)

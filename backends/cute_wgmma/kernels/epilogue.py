@@ -8,7 +8,7 @@ boxes in shared memory by TMA, from boxes row by row, or straight from registers
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint16, Uint32, const_expr, range_constexpr
+from cutlass import Int32, Int64, Uint16, const_expr, range_constexpr
 
 from ...cute.device import elements, global_vector, read, select, write
 from ...cute.epilogue import Run, Site, finished
@@ -16,7 +16,7 @@ from ...cute.exchange import added, fetch, vector_at
 from ...cute.reduction import as_fragment
 from ...cute.scaling import scale_sums
 from ...cute.tile_scheduler import Work, is_walked
-from ...cute.tma_boxes import pack, send_box, shared_unit, swizzled_unit, write_element
+from ...cute.tma_boxes import pack, send_box, store_box_part, swizzled_unit
 from ...cute.tma_boxes import store_rows as store_box_rows
 from ..geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
 from .mainloop import fragment_row
@@ -610,7 +610,9 @@ def store_by_tma(
                         send_box(atom, moved, box, (STORE_ROWS, columns), place)
                 else:
                     line += first * step + const_expr(block * columns * 2)
-                    store_box_part(spec, box.toint(), line, step, left, thread)
+                    store_box_part(
+                        (STORE_ROWS, columns, 2), box.toint(), line, step, left, thread, WARPGROUP
+                    )
                     if thread // 32 == 0:  # none, but boxes are counted
                         cute.arch.cp_async_bulk_commit_group()
             else:
@@ -618,24 +620,3 @@ def store_by_tma(
                     send_box(atom, moved, box, (STORE_ROWS, columns), place)
             used += 1
     return used
-
-
-@cute.jit
-def store_box_part(
-    spec: cutlass.Constexpr, box: Int32, line: Int64, step: Int64, left: tuple, thread: Int32
-) -> None:
-    """Store the first rows of a box, `left[0]` of them, by a warpgroup; 16 bytes at a time."""
-    units = const_expr(spec.geometry.store_columns // 8)
-    for index in cutlass.range(thread, STORE_ROWS * units, WARPGROUP, unroll=1):
-        row = index // units
-        unit = index - row * units
-        if (row < left[0]) & (unit * 8 < left[1]):
-            held = shared_unit(box_address(spec, box, row, unit))
-            where = line + Int64(row) * step + unit * 16
-            words = [held[i] for i in range(4)]
-            if unit * 8 + 8 <= left[1]:
-                write(words, global_vector(where, Uint32, 4))
-            else:
-                for i in range_constexpr(7):
-                    if unit * 8 + i < left[1]:
-                        write_element(words, i, where, 2)

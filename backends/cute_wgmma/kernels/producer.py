@@ -7,10 +7,18 @@ from cutlass import Int32, const_expr, range_constexpr
 
 from ...cute.device import pinned, select
 from ...cute.epilogue import prefetch_arrays
-from ...cute.grouped import fresh_walk
-from ...cute.tile_scheduler import Work, advance, bring, k_tile_source, next_unit, work_unit
+from ...cute.tile_scheduler import (
+    Work,
+    advance,
+    bring,
+    first_of_groups,
+    k_tile_source,
+    next_unit,
+    rows_of,
+    work_unit,
+)
 from .spec import Spec
-from .tile_coords import first_k_of, rows_of, sources, tile_origin
+from .tile_coords import first_k_of, sources, tile_origin
 
 _AHEAD = 8  # k_tiles: a few microseconds, with those that are in flight
 
@@ -40,7 +48,7 @@ def produce(
     if const_expr(spec.problem.groups is not None):
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
-        unit, fields, walk = next_unit(spec, unit, units, order, ranks, fresh_walk())
+        unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
     while unit < units:
         work = Work(*fields)
         a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])

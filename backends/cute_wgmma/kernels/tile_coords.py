@@ -14,7 +14,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from ...common.epilogue import in_halves, in_place
 from ...cute.device import select
-from ...cute.tile_scheduler import Work, is_walked
+from ...cute.tile_scheduler import Work, first_row, is_walked
 from ..geometry import TMA_BYTES
 from .spec import Spec
 
@@ -47,8 +47,8 @@ def last_origins(spec: Spec, sizes: tuple, rotations: tuple) -> tuple[Int32, Int
 def tile_origin(spec: Spec, work: Work, lasts: tuple) -> tuple[Int32, Int32]:
     """Return where a tile begins along M and N: `lasts` are the largest origins."""
     row, column = work.tile_m * spec.config.tile[0], work.tile_n * spec.config.tile[1]
-    if is_walked(spec) and not spec.problem.groups.stacked:
-        row += work.begin
+    if is_walked(spec):
+        row += first_row(spec, work)
     # `min` is no instruction of the uniform registers that TMA reads.
     return select(row < lasts[0], row, lasts[0]), select(column < lasts[1], column, lasts[1])
 
@@ -96,11 +96,6 @@ def sources(
     if in_halves(spec.problem):
         along_n = ((0, column // 2), first_k, 0, 0)
     return of_a.partition((row, first_k, 0, 0))[1], of_b.partition(along_n)[1]
-
-
-def rows_of(spec: Spec, work: Work, sizes: tuple) -> tuple:
-    """Return (M, N) with the end of a unit's rows for M."""
-    return (work.end, sizes[1]) if is_walked(spec) else sizes
 
 
 def first_k_of(spec: Spec, work: Work) -> Int32 | int:
