@@ -1,0 +1,81 @@
+"""Products of every real type on a device, beside NumPy's: promotion, wrap-around, casts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import unigemm
+
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+pytestmark = pytest.mark.gpu
+
+KINDS = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
+
+
+def numbers(drawn, shape, dtype):
+    """Return numbers of all bits of an integer type; small integers of the others."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return drawn.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return drawn.integers(0 if dtype.kind == "b" else -4, 5, shape).astype(dtype)
+
+
+def check(got, a, b, **options):
+    with np.errstate(all="ignore"):
+        expected = np.matmul(a, b, **options)
+    got = cupy.asnumpy(got)
+    if got.dtype == "i4" and expected.dtype == "i1":
+        expected = a.astype("i4") @ b.astype("i4")
+    assert got.dtype == expected.dtype
+    if got.dtype.kind == "f":
+        largest = np.max(np.matmul(abs(a.astype("f8")), abs(b.astype("f8"))), initial=0)
+        rounding = 1e-3 if got.dtype == "f2" else 1e-6
+        np.testing.assert_allclose(got, expected, rtol=rounding, atol=rounding * largest)
+    else:
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("left", KINDS)
+def test_products_of_any_two_types_are_numpys(left):
+    for number, right in enumerate(KINDS):
+        drawn = np.random.default_rng(number)
+        m, n, k, step = (int(drawn.choice(x)) for x in ([1, 33, 130],) * 3 + ([1, 2],))
+        a, b = numbers(drawn, (2, m, k * step), left)[..., ::step], numbers(drawn, (k, n), right)
+        x, y = cupy.asarray(a.base)[..., ::step], cupy.asarray(b)
+        if drawn.integers(2):
+            y = cupy.asfortranarray(y)
+        check(unigemm.matmul(x, y), a, b)
+
+
+@pytest.mark.parametrize(("dtype", "k"), [("i4", 5000), ("i8", 5000), ("u1", 5000), ("?", 5000)])
+def test_long_sums_wrap_around_in_parts_too(dtype, k):
+    drawn = np.random.default_rng(0)
+    a, b = numbers(drawn, (40, k), dtype), numbers(drawn, (k, 50), dtype)
+    check(unigemm.matmul(cupy.asarray(a), cupy.asarray(b)), a, b)
+
+
+def test_out_of_another_type_and_casting_are_numpys():
+    drawn = np.random.default_rng(0)
+    for kinds, out, casting in (
+        (("i2", "i2"), "i8", "same_kind"), (("f8", "f4"), "f4", "same_kind"),
+        (("u2", "u2"), "f8", "same_kind"), (("f4", "f4"), "i4", "unsafe"),
+    ):  # fmt: skip
+        a, b = (numbers(drawn, (33, 33), kind) for kind in kinds)
+        expected, got = np.zeros((33, 33), out), cupy.zeros((33, 33), out)
+        np.matmul(a, b, out=expected, casting=casting)
+        unigemm.matmul(cupy.asarray(a), cupy.asarray(b), out=got, casting=casting)
+        np.testing.assert_allclose(cupy.asnumpy(got), expected, rtol=1e-6)
+    with pytest.raises(unigemm.UnsupportedDtype):
+        unigemm.matmul(cupy.ones((4, 4), "f8"), cupy.ones((4, 4)), out=cupy.ones((4, 4), "i4"))
+
+
+def test_integers_of_pytorch_are_multiplied_and_mixed_ones_refused():
+    a = torch.arange(64, device="cuda", dtype=torch.int64).reshape(8, 8) * (1 << 40)
+    expected = a.cpu().numpy() @ a.cpu().numpy()
+    np.testing.assert_array_equal(unigemm.matmul(a, a).cpu().numpy(), expected)
+    with pytest.raises(unigemm.UnsupportedDtype):
+        unigemm.matmul(a, a.float())
