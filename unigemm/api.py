@@ -137,9 +137,9 @@ def matmul(
         byte then holds two float4_e2m1fn that are neighbours along K, the first in the low half,
         and K counts bytes.
 
-        Every other real type that `numpy.matmul` multiplies works too: integers, whose sums wrap
-        around, and booleans. In host memory so do complex numbers and long doubles, and NumPy's
-        may also be lists, numbers of another byte order, and unaligned arrays.
+        Every other type that `numpy.matmul` multiplies works too: integers, whose sums wrap
+        around, booleans, and complex numbers. In host memory so do long doubles, and NumPy's may
+        also be lists, numbers of another byte order, and unaligned arrays.
 
         Inputs are never written, except where `out` shares their memory.
     b : array, shape (..., K, N) or (K,)

@@ -8,12 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["BACKENDS", "ENTRY_POINTS", "MEASURER", "named"]
+__all__ = ["BACKENDS", "COMPLEX", "ENTRY_POINTS", "MEASURER", "named"]
 
 #: The backends that unigemm brings with it.
 BACKENDS: dict[str, str] = {}
 #: The group of entry points by which other packages offer backends.
 ENTRY_POINTS = ""
+#: What multiplies complex arrays on a GPU.
+COMPLEX = ""
 #: What measures the first call of each kind while that is on.
 MEASURER = ""
 

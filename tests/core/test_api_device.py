@@ -253,9 +253,9 @@ def errors(driver):
         "shape": ((a, b, driver.ones((5, 3))), {}, unigemm.ShapeMismatch, "(3, 5)"),
         "complex numbers": (
             (driver.ones((3, 4), "complex64"), driver.ones((4, 5), "complex64")),
-            {},
-            unigemm.UnsupportedDtype,
-            "complex64",
+            {"activation": "relu"},
+            unigemm.UnsupportedProblem,
+            "these are complex",
         ),
     }
 

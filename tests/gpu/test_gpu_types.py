@@ -79,3 +79,32 @@ def test_integers_of_pytorch_are_multiplied_and_mixed_ones_refused():
     np.testing.assert_array_equal(unigemm.matmul(a, a).cpu().numpy(), expected)
     with pytest.raises(unigemm.UnsupportedDtype):
         unigemm.matmul(a, a.float())
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [("c8", "c8"), ("c16", "c16"), ("f4", "c8"), ("c8", "f4"), ("c16", "c8"), ("i4", "c8")],
+)
+def test_complex_products_are_numpys(library, left, right):
+    drawn = np.random.default_rng(0)
+    for first, second in (((65, 130), (130, 70)), ((3, 33, 20), (20, 40)), ((33,), (33, 40))):
+        a, b = (
+            np.asarray(drawn.integers(-4, 5, x) + 1j * drawn.integers(-4, 5, x) * (kind[0] == "c"))
+            for x, kind in ((first, left), (second, right))
+        )
+        a, b = (
+            (x if kind[0] == "c" else x.real).astype(kind) for x, kind in ((a, left), (b, right))
+        )
+        if library == "torch":
+            if left != right:
+                return
+            x, y = (torch.as_tensor(each, device="cuda") for each in (a, b))
+            got = unigemm.matmul(x.conj(), y).cpu().numpy()
+            np.testing.assert_array_equal(got, a.conj() @ b)
+        else:
+            x, y = cupy.asarray(a), cupy.asarray(b)
+        got = unigemm.matmul(x, y)
+        got = got.cpu().numpy() if library == "torch" else cupy.asnumpy(got)
+        assert got.dtype == (a @ b).dtype
+        np.testing.assert_array_equal(got, a @ b)

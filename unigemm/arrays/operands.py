@@ -405,7 +405,7 @@ def output_dtype(
 def _in_its_place(dtype: DType) -> str:
     """Say what to use instead of a type that only the host multiplies."""
     if dtype in (DType.COMPLEX64, DType.COMPLEX128, DType.CLONGDOUBLE):
-        return "multiply its real and imaginary parts"
+        return "plan its real product, (M, 2 K) by (2 K, 2 N)"
     if dtype is DType.LONGDOUBLE:
         return "convert it to float64"
     return "convert it (float64 holds integers up to 2**53)"

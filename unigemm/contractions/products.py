@@ -19,7 +19,7 @@ from ..runtime.request import Request
 from ..runtime.result_type import device_of, result_type
 from .terms import OF_INTERMEDIATES, Term, beside_of, contracted, widened
 
-__all__ = ["computed", "named_as", "one_library", "strided"]
+__all__ = ["computed", "named_as", "one_library", "owned", "refuse_capture", "strided", "views_of"]
 
 
 def views_of(library: Library) -> Views:
@@ -67,6 +67,23 @@ def one_library(operands: Sequence[Any], outs: Sequence[Any] = ()) -> Library:
         for name, x in named.items():
             host_view(first, x, name)
     return first
+
+
+def refuse_capture(library: Library, device: Device) -> None:
+    """Refuse temporary arrays in a graph whose library would give their memory to others.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The current stream is captured by a graph of a library whose pool knows nothing of it.
+    """
+    if library.graph_memory is None or device == HOST:
+        return
+    if library.graph_memory(1, library.current_stream(device.index)) is not None:
+        raise UnsupportedProblem(
+            "this product makes temporary arrays, whose memory a captured graph would not keep; "
+            "copy, sum or expand the operands before, or capture one product of real operands"
+        )
 
 
 def computed(
@@ -152,11 +169,11 @@ def _through_dlpack(library: Library, operands: Sequence[Any], request: Request,
             indices, result, order, conjugated = rest
             found = computed(some, indices, result, order, request, conjugated)
         if type(found) is tuple:
-            return back(tuple(map(_owned, found)))
-        return back(_owned(found))
+            return back(tuple(map(owned, found)))
+        return back(owned(found))
 
 
-def _owned(x: Any) -> Any:
+def owned(x: Any) -> Any:
     """Return a result of NumPy or CuPy as a view, dense as other libraries' arrays are."""
     import numpy as np
 
@@ -220,7 +237,7 @@ class _Products:
             free=free,
         )
         if not last or form.copied or (form.made is not None and out is not None):
-            self._refuse_capture()
+            refuse_capture(self.library, self.device)
         views = {name: (beside[name], view) for name, view in zip(beside, form.beside, strict=True)}
         copies = dict(form.copied)
         for term, name, view in ((a, "a", form.a), (b, "b", form.b)):
@@ -274,7 +291,7 @@ class _Products:
         wide = widened(x, other, parse_dtype(x.array.dtype), parse_dtype(other.array.dtype))
         if wide is None:
             return x
-        self._refuse_capture()
+        refuse_capture(self.library, self.device)
         extents = View(tuple(x.array.shape), tuple(views_of(self.library).steps(x.array)[0]))
         copy = self._copied(x.array, extents, wide)
         return Term(copy, named_as(self.library, copy, x.named.indices), x.name)
@@ -287,7 +304,7 @@ class _Products:
         """Return a term with an array: the number one has none yet, and gets the other's type."""
         if x.array is not None:
             return x
-        self._refuse_capture()
+        refuse_capture(self.library, self.device)
         dtype = other.array.dtype
         native = dtype if getattr(dtype, "isnative", True) else dtype.newbyteorder("=")
         one = self.library.maker((), parse_dtype(native), self.device)()
@@ -301,14 +318,3 @@ class _Products:
         copy = self.library.maker(view.shape, dtype or kind, self.device)()
         views_of(self.library).assign(copy, strided(self.library, x, view))
         return copy
-
-    def _refuse_capture(self) -> None:
-        """Refuse temporary arrays in a graph whose library would give their memory to others."""
-        ask = self.library.graph_memory
-        if ask is None or self.device == HOST:
-            return
-        if ask(1, self.library.current_stream(self.device.index)) is not None:
-            raise UnsupportedProblem(
-                "this contraction makes temporary arrays, whose memory a captured graph would not "
-                "keep; copy or sum the operands before, or use one product of two operands"
-            )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "COMPLEX",
     "CONVERTED",
     "FLOAT8",
     "HOST_INPUTS",
@@ -25,6 +26,7 @@ __all__ = [
     "may_multiply",
     "numpy_dtype",
     "output_dtypes",
+    "real_part",
     "unit_roundoff",
 ]
 
@@ -139,6 +141,8 @@ CONVERTED: tuple[DType, ...] = (
     DType.BOOL,
     *INTEGERS,
 )
+#: The complex types that GPUs multiply, by their real and imaginary parts.
+COMPLEX: tuple[DType, ...] = (DType.COMPLEX64, DType.COMPLEX128)
 # Bits of the significand, the hidden one included (IEEE 754-2019 table 3.5; bfloat16: 8; float8:
 # Open Compute Project, 8-bit Floating Point Specification, table 1).
 _SIGNIFICAND = {
@@ -219,6 +223,11 @@ def converted_accumulator(dtype: DType) -> DType:
     if dtype in INTEGERS or dtype is DType.BOOL:
         return DType.INT32
     return accumulator(dtype)
+
+
+def real_part(dtype: DType) -> DType:
+    """Return the type of the parts of a complex type."""
+    return DType.FLOAT32 if dtype is DType.COMPLEX64 else DType.FLOAT64
 
 
 def output_dtypes(dtype: DType) -> tuple[DType, ...]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from math import prod
 from typing import Any
 
+from .. import hooks
 from ..arguments import number
 from ..arrays.axes import along_axes
 from ..arrays.libraries import as_array, library_of, one_library
@@ -20,6 +21,7 @@ from .empty import with_one
 from .grouped import ENDS
 from .host import launch_apart
 from .request import Request, known
+from .result_type import is_complex
 
 __all__ = ["call", "compute", "if_known", "library_for", "run", "whole"]
 
@@ -81,6 +83,8 @@ def _first(request: Request) -> Any:
     if library.opened is not None:
         with library.opened(request.arrays(), request.stream) as (views, stream, back):
             return back(call(request.having(views)._replace(stream=stream)))
+    if is_complex(library, request):
+        return hooks.named(hooks.COMPLEX)(library, request)
     fuses = request.operation == "grouped" or request.arguments()
     if fuses and library.operand(request.a, "a").shape[-1:] == (0,):
         request = with_one(library, request)

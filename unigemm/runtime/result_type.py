@@ -7,15 +7,25 @@ from collections.abc import Mapping
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import host_view
 from ..arrays.library import Library
-from ..arrays.operands import HOST, Device, HostArray, output_dtype, parse_dtype
-from ..problem.dtypes import DType
+from ..arrays.operands import (
+    HOST,
+    Device,
+    HostArray,
+    compact_strides,
+    output_dtype,
+    parse_dtype,
+)
+from ..errors import UnsupportedDtype
+from ..problem.canonical import Layout
+from ..problem.dtypes import COMPLEX, CONVERTED, DType
 from .conversion import Described, read_as, with_conversion
 from .host import host_product
+from .numpy_matmul import numpy_product
 from .options import Options, check_options
 from .request import Request
 from .scale_arguments import NO_SCALES
 
-__all__ = ["described_type", "device_of", "result_type"]
+__all__ = ["complex_type", "described_type", "device_of", "is_complex", "result_type"]
 
 
 def device_of(library: Library, x: object, name: str) -> Device:
@@ -38,6 +48,54 @@ def result_type(library: Library, request: Request) -> DType:
         return found
     x, y = (library.operand(x, name) for name, x in named.items())
     return _of_kernels(request, x, y, on_host=x.device == HOST, promotes=library.promotes)
+
+
+def is_complex(library: Library, request: Request) -> bool:
+    """Whether a request is of a complex product on a GPU."""
+    if request.operation != "matmul" or host_view(library, request.a, "a") is not None:
+        return False
+    named = {"a": request.a, "b": request.b}
+    return any(library.operand(x, name).dtype in COMPLEX for name, x in named.items())
+
+
+def complex_type(library: Library, request: Request) -> DType:
+    """Return the type of a complex product on a GPU: by NumPy's promotion, where `library` has it.
+
+    Raises
+    ------
+    UnsupportedDtype
+        The operands are mixed and the library does not promote them, one is neither real nor
+        complex, or `casting` forbids what is asked for.
+    """
+    named = {"a": request.a, "b": request.b}
+    operands = {name: library.operand(x, name) for name, x in named.items()}
+    return _of_complex(request, *operands.values(), promotes=library.promotes)
+
+
+def _of_complex(request: Request, a: Described, b: Described, *, promotes: bool) -> DType:
+    out = None
+    if request.results:
+        given = request.results[0]
+        shape = tuple(given.shape)
+        kind = parse_dtype(given.dtype)
+        out = HostArray.of(Layout(shape, compact_strides(shape), kind))
+    for name, x in zip("ab", (a, b), strict=True):
+        if x.dtype not in (*COMPLEX, *CONVERTED):
+            raise UnsupportedDtype(
+                f"{name} is {x.dtype}, which no GPU kernel multiplies; convert it to complex64 or "
+                "complex128"
+            )
+    product = numpy_product(
+        HostArray.of(a), HostArray.of(b), out, request.dtype, request.casting, promotes=promotes
+    )
+    found = None if product is None else parse_dtype(product.loop[2])
+    written = found if out is None or found is None else parse_dtype(out.dtype)
+    if found is None or found not in COMPLEX or written not in COMPLEX:
+        raise UnsupportedDtype(
+            f"a is {a.dtype} and b is {b.dtype}, which give a complex product, and the result is "
+            f"to be {written}; pass a complex out or dtype="
+        )
+    return found
 
 
 def described_type(request: Request, *, on_host: bool) -> DType:
@@ -66,6 +124,8 @@ def _of_kernels(
     asked, fused = request.dtype, bool(request.arguments())
     if a.dtype is DType.INT8 and request.scales():  # the epilogue multiplies by them
         asked, fused = DType.FLOAT32 if asked is None else asked, True
+    if not on_host and any(x.dtype in COMPLEX for x in (a, b)):
+        return _of_complex(request, a, b, promotes=promotes)
     if not on_host:
         options = Options.of(request, NO_SCALES, scaled=not fused and bool(request.scales()))
         named = {"a": a, "b": b}
