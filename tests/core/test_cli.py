@@ -56,6 +56,37 @@ def test_a_plan_has_the_promised_keys_and_is_a_plan_again(target, tmp_path):
     assert Plan.from_dict(data) == unigemm.plan(a, b, target=target)
 
 
+@pytest.mark.parametrize("along", ["m", "n", "k", "rows"])
+def test_groups_are_planned_as_grouped_matmul_has_them(along, tmp_path):
+    words = ("--groups", 4, "--along", along, "--dtype", "bfloat16", "--layout", "nt")
+    data = run_json("plan", 96, 64, 32, *words, "--epilogue", "c,relu", "--target", "sm_90a",
+                    cache=tmp_path)  # fmt: skip
+    spec, stack = unigemm.ArraySpec, (4,)
+    lead_a = stack if along in ("n", "rows") else ()
+    lead_b = stack if along in ("m", "rows") else ()
+    c = spec((*(() if along in "mn" else stack), 96, 64), "bfloat16")
+    ends = {"rows" if along == "rows" else "offsets": spec((4,), "int32")}
+    a, b = spec((*lead_a, 96, 32), "bfloat16"), spec((*lead_b, 32, 64), "bfloat16", "F")
+    plan = unigemm.plan(a, b, target="sm_90a", c=c, activation="relu", **ends)
+    assert Plan.from_dict(data) == plan
+    taken = "all rows to be valid" if along == "rows" else "groups of equal sizes"
+    assert f"estimates take {taken}" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--along", "q"), "--along 'q' is not known"),
+        (("--batch", 3), "--batch is not for groups"),
+        (("--plot", "plan.svg"), "the tiles of one product"),
+    ],
+)
+def test_groups_that_are_none_end_in_a_sentence(words, said, tmp_path):
+    asked = ("plan", 96, 64, 32, "--groups", 4, "--target", "sm_90a", *words)
+    assert said in run(*asked, cache=tmp_path, code=2).stderr
+    assert said in run_json(*asked, cache=tmp_path, code=2)["error"]["message"]
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_options_describe_the_problem_that_is_planned(layout, tmp_path):
     data = run_json(

@@ -28,8 +28,12 @@ EpilogueWords = Annotated[
 ]
 
 
-def fused_specs(text: str | None, a: ArraySpec, b: ArraySpec) -> dict[str, Any]:
+def fused_specs(
+    text: str | None, a: ArraySpec, b: ArraySpec, shape: tuple[int, ...] | None = None
+) -> dict[str, Any]:
     """Return the arguments of an epilogue that words such as "bias,gelu_tanh" name.
+
+    The shape is that of the result, if that is no product of `a` and `b`.
 
     Raises
     ------
@@ -38,7 +42,7 @@ def fused_specs(text: str | None, a: ArraySpec, b: ArraySpec) -> dict[str, Any]:
     """
     from ..activations import ACTIVATIONS, GATED, GRADIENTS
 
-    shape = result_shape(a.shape, b.shape)
+    shape = result_shape(a.shape, b.shape) if shape is None else shape
     kind = DType.FLOAT32 if a.dtype.itemsize == 1 else a.dtype
     kinds: dict[str, Any] = {
         "alpha": 2.0,

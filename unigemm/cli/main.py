@@ -34,6 +34,7 @@ from . import render as show
 from .cache import cache_app
 from .calibrate import calibrate_command
 from .epilogue import EpilogueWords, fused_specs
+from .groups import Along, Groups, grouped_specs
 from .sweep import sweep_command
 
 __all__ = ["app", "main"]
@@ -222,6 +223,8 @@ def plans_of(
     batch: int,
     targets: list[str] | None,
     epilogue: str | None = None,
+    groups: int | None = None,
+    along: str = "m",
     **options: Any,
 ) -> list[Plan]:
     """Plan one product for every named target; options as in `unigemm.plan`."""
@@ -230,7 +233,11 @@ def plans_of(
         options.update(scales)
     else:
         a, b = specs(m, n, k, dtype, layout, batch)
-    asked = fused_specs(epilogue, a, b)
+    shape = None
+    if groups is not None:
+        a, b, ends, shape = grouped_specs(a, b, groups, along)
+        options |= ends
+    asked = fused_specs(epilogue, a, b, shape)
     # A scale of an operand that has block scales goes beside them, as a pair.
     options |= {name: (options[name], x) if name in options else x for name, x in asked.items()}
     wanted: list[str | None] = [*targets] if targets else [None]
@@ -256,6 +263,8 @@ def plan_command(
     precision: Precision = "ieee",
     batch_invariant: BatchInvariant = False,
     epilogue: EpilogueWords = None,
+    groups: Groups = None,
+    along: Along = "m",
     top: Top = None,
     plot: Annotated[
         Path | None,
@@ -271,6 +280,7 @@ def plan_command(
     keep = KEPT if top is None else top - 1
     options: dict[str, Any] = {"backend": backend, "precision": precision, "keep": keep}
     options["batch_invariant"] = batch_invariant
+    options |= {"groups": groups, "along": along}
     plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
     if plot is not None:
         write_plan_plot(plot, plans[0])
@@ -305,10 +315,14 @@ def compile_command(
     precision: Precision = "ieee",
     batch_invariant: BatchInvariant = False,
     epilogue: EpilogueWords = None,
+    groups: Groups = None,
+    along: Along = "m",
     as_json: Json = False,
 ) -> None:
     """Compile the kernel of an M x N x K product into the cache."""
-    options = {"backend": backend, "precision": precision, "batch_invariant": batch_invariant}
+    options: dict[str, Any] = {"backend": backend, "precision": precision}
+    options["batch_invariant"] = batch_invariant
+    options |= {"groups": groups, "along": along}
     plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
     made = show.compile_all(plans, quiet=as_json)
     if as_json:

@@ -117,6 +117,10 @@ def _head(plan: Plan) -> list[str]:
         f"  {plan.problem}",
         f"  -> {headline(plan)}",
     ]
+    groups = plan.problem.groups
+    if groups is not None and not plan.measured_us:
+        taken = "all rows to be valid" if groups.stacked else "groups of equal sizes"
+        lines.append(f"     estimates take {taken}")
     if plan.is_calibrated:
         lines.append(f"     estimates are {plan.target.calibration}")
     if plan.assumed:

@@ -55,6 +55,11 @@ def write_plan_plot(path: Path, plan: Plan) -> None:
         The plan is for the host, which has no tiles and no known rates.
     """
     require_matplotlib()
+    if plan.problem.groups is not None:
+        raise UnsupportedProblem(
+            "a picture shows the tiles of one product, and this one has groups; draw that of "
+            "one group"
+        )
     if not plan.target.is_gpu:
         raise UnsupportedProblem(
             "a plan for the host has no tiles to draw; name a GPU, such as --target h100"
