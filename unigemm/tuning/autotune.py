@@ -23,13 +23,14 @@ from ..runtime.compile_many import compile_many, kernel_name
 from ..runtime.options import Options, check_options, with_named_backend
 from ..runtime.request import Request
 from ..version import __version__
+from .grouped import grouped_operands
 from .measure import Device, Workload, best_device, measure
 from .operands import Operands, another_class, call_of, check_class, compact_operands
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..arrays.types import Array, ArrayLike, DTypeLike, EpilogueOptions, Scale
+    from ..arrays.types import Array, ArrayLike, DTypeLike, EpilogueOptions, Rest, Scale
 
 __all__ = ["Trial", "autotune", "decide", "keep_fastest", "race"]
 
@@ -74,6 +75,9 @@ def autotune(
     report: Report | None = None,
     scale_a: Scale | ArraySpec | None = None,
     scale_b: Scale | ArraySpec | None = None,
+    offsets: Array | ArraySpec | None = None,
+    rows: Array | ArraySpec | None = None,
+    rest: Rest = "zeros",
     **fused: Unpack[EpilogueOptions],
 ) -> Plan:
     """Measure the best configurations for ``a @ b``, and use the fastest from then on.
@@ -107,6 +111,10 @@ def autotune(
         Called with what is being done, how many steps are done, and how many there are.
     scale_a, scale_b : float, array or ArraySpec, optional
         As in `unigemm.matmul`, of whole operands.
+    offsets, rows, rest : optional
+        As in `unigemm.grouped_matmul`, whose plans these are for; without epilogue and scales.
+        What the offsets say is what is measured; an ArraySpec stands for groups of equal sizes. The
+        result serves all offsets of as many groups.
     **fused
         What `matmul` takes for an epilogue (alpha, bias, activation, ...), as in `unigemm.plan`.
 
@@ -135,17 +143,21 @@ def autotune(
             "PyTorch or CuPy"
         )
     kept_in = file_path(file, "file")
-    request = Request(a, b, out, scale_a=scale_a, scale_b=scale_b, **fused)
+    grouped = offsets is not None or rows is not None
+    groups: dict[str, Any] = {"offsets": offsets, "rows": rows, "rest": rest} if grouped else {}
+    request = Request(a, b, out, scale_a=scale_a, scale_b=scale_b, **groups, **fused)
     asked = Options(backend=backend)
     check_options(asked)
     backend = with_named_backend(asked).backend
     check_writable(kept_in)
     options: dict[str, Any] = {"precision": precision, "deterministic": deterministic}
     options |= {"backend": backend, "dtype": dtype, "keep": candidates - 1, "tuned": False}
-    first = api.plan(a, b, out, **options, scale_a=scale_a, scale_b=scale_b, **fused)
+    first = api.plan(a, b, out, **options, scale_a=scale_a, scale_b=scale_b, **groups, **fused)
     if device is None:
         device = best_device(0 if isinstance(a, ArraySpec) else max(0, view(a, "a").device.index))
-    if request.arguments() or request.scales():
+    if grouped:
+        operands = grouped_operands(first, request._replace(operation="grouped"), device)
+    elif request.arguments() or request.scales():
         operands = call_of(first, request).operands(device)
     else:
         operands = compact_operands(_workload(first), device)

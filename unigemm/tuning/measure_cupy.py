@@ -83,6 +83,10 @@ class CupyDevice:
             raise UnsupportedProblem(f"{dtype} is measured with PyTorch; install it")
         return self.cupy.full(shape, UNLIKELY_INTEGERS.get(dtype, float("nan")), numpy_dtype(dtype))
 
+    def integers(self, values: Any) -> Any:
+        """Make an array of the integers of a NumPy array."""
+        return self.cupy.asarray(values)
+
     def baseline(
         self, a: Any, b: Any, out: Any, precision: Precision = "ieee"
     ) -> Callable[[], object]:

@@ -35,6 +35,10 @@ class Device(Protocol):
         """Make an array full of NaN, or of an integer that is hardly ever a result."""
         ...
 
+    def integers(self, values: Any) -> Any:
+        """Make an array of the integers of a NumPy array."""
+        ...
+
     def baseline(self, a: Any, b: Any, out: Any, precision: Precision = "ieee") -> Call:
         """Return a call of the library's own product into `out`: cuBLAS, with TF32 for "tf32".
 

@@ -58,6 +58,10 @@ class TorchDevice:
             return poisoned.to(getattr(torch, dtype.value))
         return torch.full(shape, poison, dtype=getattr(torch, dtype.value), device=self._place)
 
+    def integers(self, values: Any) -> Any:
+        """Make a tensor of the integers of a NumPy array."""
+        return self.torch.from_numpy(values.copy()).cuda()
+
     def baseline(
         self, a: Any, b: Any, out: Any, precision: Precision = "ieee"
     ) -> Callable[[], object]:
