@@ -27,11 +27,11 @@ from pathlib import Path
 import unigemm
 from bench.command import command, require_device
 from bench.suites import LAYOUTS, sample, workloads
-from unigemm.cli.epilogue import fused_specs
 from unigemm.cli.sweep import lists_of
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import Target
+from unigemm.runtime.words import fused_specs
 from unigemm.tuning.measure import Workload, best_device
 from unigemm.tuning.sweep import (
     compile_all,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .planning.plan import Plan
     from .planning.target import Target, named_target
     from .runtime.prepared import Prepared, prepare
+    from .runtime.warmup import record, warmup
     from .tuning.autotune import autotune
     from .tuning.calibrate import calibrate
     from .tuning.online import autotuning
@@ -74,6 +75,7 @@ _WHERE = {
     "planning.plan": ("Plan",),
     "planning.target": ("Target", "named_target"),
     "runtime.prepared": ("Prepared", "prepare"),
+    "runtime.warmup": ("record", "warmup"),
     "version": ("__version__",),
 }
 # What rooms below ask for by name.
@@ -133,9 +135,11 @@ __all__ = [
     "plan",
     "plan_einsum",
     "prepare",
+    "record",
     "tensordot",
     "vecdot",
     "vecmat",
+    "warmup",
 ]
 
 

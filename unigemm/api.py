@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from .arguments import truth, whole_number
@@ -13,6 +12,7 @@ from .planning.planner import KEPT
 from .planning.target import Target
 from .planning.validation import checked, typed
 from .runtime.call import compute
+from .runtime.compile_many import CompiledKernel
 from .runtime.loader import kernel_entry
 from .runtime.plan_call import plan_request
 from .runtime.request import Request
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         Stream,
         Tensor,
     )
-    from .cache import Cache, Entry
+    from .cache import Cache
     from .problem.problem import Precision
 
 __all__ = ["CompiledKernel", "compile", "matmul", "plan"]
@@ -399,27 +399,6 @@ def plan(
     )  # fmt: skip
     keep, tuned = whole_number(keep, "keep", 0), truth(tuned, "tuned")
     return plan_request(request, target, scaled=truth(scaled, "scaled"), keep=keep, tuned=tuned)
-
-
-@dataclass(frozen=True)
-class CompiledKernel:
-    """What `compile` returns.
-
-    Attributes
-    ----------
-    plan
-        The plan that was compiled.
-    entry
-        Its kernel in the cache; None for a plan that needs none, on the host.
-    """
-
-    plan: Plan
-    entry: Entry | None
-
-    @property
-    def cached(self) -> bool:
-        """Whether the kernel was there before, so that nothing was compiled."""
-        return self.entry is None or self.entry.cached
 
 
 def compile(plan: Plan, cache: Cache | None = None) -> CompiledKernel:

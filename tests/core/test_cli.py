@@ -76,8 +76,8 @@ def test_groups_are_planned_as_grouped_matmul_has_them(along, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--along", "q"), "--along 'q' is not known"),
-        (("--batch", 3), "--batch is not for groups"),
+        (("--along", "q"), "along 'q' is not known"),
+        (("--batch", 3), "batch is not for groups"),
         (("--plot", "plan.svg"), "the tiles of one product"),
     ],
 )

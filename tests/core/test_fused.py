@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import unigemm
-from unigemm.cli.epilogue import fused_specs
 from unigemm.cli.main import app
 from unigemm.errors import (
     DeviceMismatch,
@@ -27,6 +26,7 @@ from unigemm.errors import (
     UnsupportedProblem,
 )
 from unigemm.runtime import call as calls
+from unigemm.runtime.words import fused_specs
 
 RNG = np.random.default_rng(44)
 TYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)

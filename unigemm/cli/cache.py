@@ -13,8 +13,9 @@ from ..arguments import shown
 from ..cache import EntrySummary, default_cache
 from ..env import parse_size
 from ..errors import BackendUnavailable, CacheError
-from ..planning.registry import backend_names
+from ..planning.registry import backend_named, backend_names
 from ..planning.target import named_target
+from ..runtime.warmup import plans_for
 from . import render as show
 
 __all__ = ["cache_app"]
@@ -166,6 +167,14 @@ def export_command(
         Path, typer.Argument(help="A new folder, or a .tar.gz or .zip.", parser=_path)
     ],
     key: Annotated[list[str] | None, typer.Option(help="Only these keys (first digits).")] = None,
+    of: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Only the kernels of a list of products, as `unigemm warmup` reads it.",
+        ),
+    ] = None,
     backend: BackendName = None,
     target: Arch = None,
     digest: Annotated[
@@ -174,7 +183,15 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Write kernels to a bundle for other machines; exit code 1 where some are damaged."""
-    report = default_cache().export_bundle(destination, digests=key, **_those_of(backend, target))
+    if of is not None:
+        if key is not None:
+            raise CacheError("--key and --from both say which kernels; give one of them")
+        report = default_cache().export_bundle(
+            destination, digests=_kernels_of(of, target), backend=backend
+        )
+    else:
+        those = _those_of(backend, target)
+        report = default_cache().export_bundle(destination, digests=key, **those)
     lines = [f"{report.entries} kernels ({show.size(report.size_bytes)}) to {report.path}"]
     lines += [f"left out: {found.path}: {found.reason}" for found in report.damaged]
     if digest:
@@ -183,6 +200,27 @@ def export_command(
     _print(as_json, report, "\n".join(lines))
     if report.damaged:
         raise typer.Exit(1)
+
+
+def _kernels_of(file: str, target: str | None) -> list[str]:
+    """Return the digests of the kernels of a list of products; all of them are there.
+
+    Raises
+    ------
+    CacheError
+        One is not in the cache.
+    """
+    plans = plans_for(file, target, None)
+    backends = [(plan, backend_named(plan.backend)) for plan in plans]
+    keys = [backend.key(plan) for plan, backend in backends if backend.compiles]
+    lacking = [key for key in keys if default_cache().get(key) is None]
+    if lacking:
+        names = f"{lacking[0].backend} {lacking[0].digest[:16]}"
+        raise CacheError(
+            f"{len(lacking)} of {len(keys)} kernels of {file} are not in the cache ({names}); run "
+            f"unigemm warmup {file} first"
+        )
+    return [key.digest for key in keys]
 
 
 @cache_app.command("import")

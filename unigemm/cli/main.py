@@ -1,4 +1,4 @@
-"""The command line: `unigemm demo | info | plan | compile | tune | sweep | calibrate | cache`.
+"""The command line: `unigemm demo | info | plan | compile | warmup | tune | sweep | ...`.
 
 All of them take ``--json``.
 
@@ -15,8 +15,6 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import api
-from ..arrays.array_spec import ArraySpec
 from ..errors import UnigemmError, UnsupportedProblem
 from ..info import BackendInfo
 from ..planning.explanation import screen
@@ -24,17 +22,20 @@ from ..planning.plan import Plan
 from ..planning.planner import KEPT
 from ..planning.registry import BUILTIN
 from ..planning.target import ARCHITECTURES, SHORT_NAMES, name_of
-from ..problem.block_scales import BLOCKS, FORMATS, blocked_count, blocks_of
-from ..problem.dtypes import INPUTS, DType, dtype_named
+from ..problem.block_scales import FORMATS
+from ..problem.dtypes import INPUTS, DType
 from ..problem.problem import PRECISIONS
+from ..runtime.plan_call import plan_request
+from ..runtime.warmup import plans_for
+from ..runtime.words import LAYOUTS, fused_specs, request_of, specs
 from ..tuning.plan_plot import write_plan_plot
 from ..tuning.plot import check_picture
 from ..version import __version__
 from . import render as show
 from .cache import cache_app
 from .calibrate import calibrate_command
-from .epilogue import EpilogueWords, fused_specs
-from .groups import Along, Groups, grouped_specs
+from .epilogue import EpilogueWords
+from .groups import Along, Groups
 from .sweep import sweep_command
 
 __all__ = ["app", "main"]
@@ -51,7 +52,6 @@ def _named(*names: str) -> Any:
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
-_LAYOUTS = ("nn", "nt", "tn", "tt")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Extent = Annotated[int, typer.Argument(min=1)]
 DtypeName = Annotated[
@@ -76,7 +76,7 @@ Layout = Annotated[
     typer.Option(
         "--layout",
         help="nn, nt, tn or tt, for A and B: t is stored transposed.",
-        autocompletion=_named(*_LAYOUTS),
+        autocompletion=_named(*LAYOUTS),
     ),
 ]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Products in a stack.")]
@@ -168,51 +168,6 @@ def _failed(as_json: bool, kind: str, message: str, code: int) -> int:
     return code
 
 
-def specs(
-    m: int, n: int, k: int, dtype: str, layout: str, batch: int
-) -> tuple[ArraySpec, ArraySpec]:
-    """Return the operands that the options describe.
-
-    Raises
-    ------
-    UnsupportedProblem
-        The layout or the dtype is not known.
-    """
-    if layout not in _LAYOUTS:
-        raise UnsupportedProblem(f"layout {layout!r} is not known; use nn, nt, tn or tt")
-    kind = dtype_named(dtype)
-    lead = (batch,) if batch > 1 else ()
-    orders = ["F" if letter == "t" else "C" for letter in layout]
-    return (
-        ArraySpec((*lead, m, k), kind, orders[0]),  # type: ignore[arg-type]
-        ArraySpec((*lead, k, n), kind, orders[1]),  # type: ignore[arg-type]
-    )
-
-
-def block_scaled_specs(
-    m: int, n: int, k: int, name: str, layout: str, batch: int
-) -> tuple[ArraySpec, ArraySpec, dict[str, ArraySpec]]:
-    """Return the operands of a format with block scales, and the scales in tiles.
-
-    Raises
-    ------
-    UnsupportedProblem
-        The layout is unknown, or K is odd where two elements share a byte.
-    """
-    elements, scale = FORMATS[name]
-    if elements is DType.FLOAT4_E2M1FN_X2:
-        if k % 2:
-            raise UnsupportedProblem(f"K is {k}; of {name} it is even, two elements are a byte")
-        k //= 2
-    a, b = specs(m, n, k, str(elements), layout, batch)
-    blocks = blocks_of(k, BLOCKS[scale])
-    scales = {
-        argument: ArraySpec((*a.shape[:-2], blocked_count(rows, blocks)), scale)
-        for argument, rows in (("scale_a", m), ("scale_b", n))
-    }
-    return a, b, scales
-
-
 def plans_of(
     m: int,
     n: int,
@@ -225,23 +180,16 @@ def plans_of(
     epilogue: str | None = None,
     groups: int | None = None,
     along: str = "m",
+    *,
+    keep: int = KEPT,
+    tuned: bool = True,
     **options: Any,
 ) -> list[Plan]:
     """Plan one product for every named target; options as in `unigemm.plan`."""
-    if dtype in FORMATS:
-        a, b, scales = block_scaled_specs(m, n, k, dtype, layout, batch)
-        options.update(scales)
-    else:
-        a, b = specs(m, n, k, dtype, layout, batch)
-    shape = None
-    if groups is not None:
-        a, b, ends, shape = grouped_specs(a, b, groups, along)
-        options |= ends
-    asked = fused_specs(epilogue, a, b, shape)
-    # A scale of an operand that has block scales goes beside them, as a pair.
-    options |= {name: (options[name], x) if name in options else x for name, x in asked.items()}
+    words = (m, n, k, dtype, out_dtype, layout, batch, epilogue, groups, along)
+    request = request_of(*words, **options)
     wanted: list[str | None] = [*targets] if targets else [None]
-    return [api.plan(a, b, dtype=out_dtype, target=target, **options) for target in wanted]
+    return [plan_request(request, x, scaled=False, keep=keep, tuned=tuned) for x in wanted]
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -375,6 +323,36 @@ def tune(
         show.print_json(plan_json(plan))
     else:
         _print_screen(plan, "unigemm plan --top 9")
+
+
+@app.command("warmup")
+def warmup_command(
+    file: Annotated[
+        str,
+        typer.Argument(
+            help='Products, one JSON object a line: what unigemm.record wrote, or {"m": [1, 64], '
+            '"n": 4096, "k": 4096, "dtype": "bfloat16"}; - is stdin.'
+        ),
+    ],
+    target: Target = None,
+    epilogue: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--epilogue",
+            help="Words as of `unigemm compile`, or '' for none; for products in words that have "
+            "no epilogue of their own. May be repeated.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile the kernels of a list of products into the cache, side by side."""
+    plans = plans_for(file, target, epilogue)
+    made = show.compile_all(plans, quiet=as_json)
+    if as_json:
+        show.print_json(show.compiled_json(made))
+        return
+    show.print_table(show.kernel_table(made))
+    show.say(show.compiled_line(made))
 
 
 app.command("sweep")(sweep_command)

@@ -13,6 +13,7 @@ import typer
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import dtype_named
 from ..problem.problem import PRECISIONS
+from ..runtime.words import fused_specs
 from ..tuning.measure import Workload, best_device
 from ..tuning.plot import check_picture, write_plot
 from ..tuning.sweep import (
@@ -26,7 +27,7 @@ from ..tuning.sweep import (
     sweep_into,
 )
 from . import render as show
-from .epilogue import EpilogueWords, fused_specs
+from .epilogue import EpilogueWords
 
 __all__ = ["lists_of", "sweep_command", "write_csv"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ..cache import Entry
     from ..cache.artifact import Artifact
 
-__all__ = ["compile_many", "cores", "kernel_name"]
+__all__ = ["CompiledKernel", "compile_many", "cores", "kernel_name"]
 
 #: Takes how many kernels are done, and how many there are.
 Report = Callable[[int, int], None]
@@ -39,6 +40,27 @@ def kernel_name(plan: Plan) -> str:
     """Return what the cache knows a plan's kernel by, "" for a plan that needs none."""
     backend = usable_backend(plan.backend)
     return backend.key(plan).digest if backend.compiles else ""
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A plan with its kernel.
+
+    Attributes
+    ----------
+    plan
+        The plan that was compiled.
+    entry
+        Its kernel in the cache; None for a plan that needs none, on the host.
+    """
+
+    plan: Plan
+    entry: Entry | None
+
+    @property
+    def cached(self) -> bool:
+        """Whether the kernel was there before, so that nothing was compiled."""
+        return self.entry is None or self.entry.cached
 
 
 def compile_many(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..cache.artifact import Artifact
 from ..planning.select import kernel_missing, usable_backend
 
-__all__ = ["LOADERS", "forget_device", "kernel_entry"]
+__all__ = ["LOADERS", "RECORDERS", "forget_device", "kernel_entry"]
 
 
 def kernel_entry(
@@ -81,6 +81,8 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
     if not backend.compiles:
         dump(plan, "", {})
         return backend.bind(plan, gemm, None)
+    for each in tuple(RECORDERS):
+        each(plan)
     key = (plan.backend, _digest(plan.backend, plan.problem, plan.config, plan.target), device)
     with _loading.setdefault(key, Lock()):
         kernel = _loaded.get(key)  # products of other sizes do not read the disk
@@ -90,6 +92,9 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
             dump(plan, key[1], {})
     return backend.bind(plan, gemm, kernel)
 
+
+#: Called with each plan whose kernel a call needs, see `record`.
+RECORDERS: list[Callable[[Plan], object]] = []
 
 #: Loaders of emulated devices, by index (see `unigemm.emulator`).
 LOADERS: dict[int, Callable[[Mapping[str, bytes], Plan], object]] = {}

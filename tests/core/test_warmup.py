@@ -1,0 +1,199 @@
+"""`unigemm.record` and `unigemm.warmup`: kernels are there before they are needed."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import unigemm
+from unigemm import cache, env
+from unigemm.cli.main import app
+from unigemm.errors import BackendUnavailable, CacheError, CompilationError, UnsupportedProblem
+from unigemm.planning.registry import backend_named
+from unigemm.runtime import bind, loader
+from unigemm.runtime.warmup import plans_for
+
+LAYER = {"m": [1, 64], "n": 256, "k": 128, "dtype": "bfloat16", "layout": "nt"}
+
+
+def key_of(plan):
+    return backend_named(plan.backend).key(plan).digest
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from fake_gpu import install
+
+    driver, fake = install(monkeypatch)
+    kept = cache.Cache(tmp_path / "kernels", [])
+    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    yield driver, fake
+    bind.forget()
+
+
+def test_each_kernel_that_is_needed_is_noted_once_and_also_one_that_was_known(gpu, tmp_path):
+    driver, _ = gpu
+    a, b, row = driver.ones((3, 4)), driver.ones((4, 5)), driver.ones((5,))
+    unigemm.matmul(a, b)
+    file = tmp_path / "products.jsonl"
+    file.write_text("of before\n")
+    with unigemm.record(file) as plans:
+        unigemm.matmul(a, b)
+        assert len(file.read_text().splitlines()) == 1
+        for _ in range(2):
+            unigemm.matmul(a, b)
+            unigemm.matmul(a, b, bias=row)
+            unigemm.matmul(driver.ones((6, 4)), b)  # of the same kernel
+        np.matmul(np.eye(2), np.eye(2))
+        unigemm.matmul(np.eye(2), np.eye(2))
+    unigemm.matmul(a, b, alpha=2.0)
+    assert [plan.problem.epilogue is None for plan in plans] == [True, False]
+    lines = file.read_text().splitlines()
+    assert [unigemm.Plan.from_json(line) for line in lines] == plans
+    assert not loader.RECORDERS
+
+
+def test_what_was_recorded_is_compiled_again_and_nothing_else(gpu, tmp_path, monkeypatch):
+    driver, fake = gpu
+    a, b, row = driver.ones((3, 4)), driver.ones((4, 5)), driver.ones((5,))
+    file = tmp_path / "products.jsonl"
+    with unigemm.record(file):
+        unigemm.matmul(a, b)
+        unigemm.matmul(a, b, bias=row)
+    assert [made.cached for made in unigemm.warmup(file)] == [True, True]
+    bind.forget()
+    empty = cache.Cache(tmp_path / "others", [])
+    monkeypatch.setattr(cache, "default_cache", lambda: empty)
+    fake.compiled.clear()
+    said = []
+    made = unigemm.warmup(file, report=lambda done, of: said.append((done, of)))
+    assert [each.cached for each in made] == [False, False]
+    assert said == [(0, 2), (1, 2), (2, 2)]
+    monkeypatch.setenv("UNIGEMM_COMPILE", "never")
+    unigemm.matmul(a, b)
+    unigemm.matmul(a, b, bias=row)
+    assert len(fake.compiled) == 2
+    with pytest.raises(BackendUnavailable):
+        unigemm.matmul(a, b, alpha=2.0)
+
+
+def test_an_error_of_one_kernel_is_raised_when_the_others_are_made(gpu, tmp_path):
+    driver, fake = gpu
+    a, b, row = driver.ones((3, 4)), driver.ones((4, 5)), driver.ones((5,))
+    plans = [unigemm.plan(a, b, bias=row), unigemm.plan(a, b)]
+    compile = fake.compile
+
+    def fails(plan):
+        if plan.problem.epilogue:
+            raise CompilationError("planted")
+        return compile(plan)
+
+    fake.compile = fails
+    with pytest.raises(CompilationError, match="planted"):
+        unigemm.warmup(plans)
+    assert len(fake.compiled) == 1
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_every_m_of_a_range_has_its_kernel(layout):
+    last = 700
+    spec = {"m": [1, last], "n": 4096, "k": 1024, "dtype": "bfloat16", "layout": layout}
+    kernels = {key_of(plan) for plan in plans_for([spec], "h100", ["", "bias,gelu"])}
+    from unigemm.runtime.plan_call import plan_request
+    from unigemm.runtime.words import request_of
+
+    dice = random.Random(5)
+    for m in {1, 2, 64, 65, last, *(dice.randint(1, last) for _ in range(60))}:
+        for epilogue in ("", "bias,gelu"):
+            request = request_of(m, 4096, 1024, "bfloat16", layout=layout, epilogue=epilogue)
+            plan = plan_request(request, "h100", scaled=False, keep=0, tuned=True)
+            assert key_of(plan) in kernels, (m, epilogue)
+    assert len(kernels) > 4
+
+
+def test_products_are_planned_for_the_targets_that_are_named():
+    a = unigemm.ArraySpec((64, 64), "float16")
+    plan = unigemm.plan(a, a, target="h100", bias=unigemm.ArraySpec((64,), "float16"))
+    specs = [plan, json.loads(plan.to_json()), {**LAYER, "m": 8, "epilogue": "bias"}]
+    assert plans_for(specs[:2], None, None) == [plan]
+    found = plans_for(specs, ["h100", "sm_100a", "RTX 4090"], ["silu"])
+    assert {x.target.arch for x in found} == {"sm_90a", "sm_100a", "sm_89"}
+    assert len(found) == 6
+    assert all(x.problem.epilogue is not None for x in found)
+    assert found[0] == plan
+
+
+WRONG = {
+    "nothing": ({}, "it has no dtype, k, m, n"),
+    "word": ({**LAYER, "shape": 3}, "it has 'shape'"),
+    "dtype": ({**LAYER, "dtype": "float31"}, "float31"),
+    "layout": ({**LAYER, "layout": "xy"}, "layout 'xy'"),
+    "epilogue": ({**LAYER, "epilogue": "swish"}, "'swish' is not known"),
+    "number": ({**LAYER, "n": 0.5}, "n is 0.5"),
+    "range": ({**LAYER, "m": [9, 3]}, "the first and the last M"),
+    "ranges": ({**LAYER, "m": [1, 2, 3]}, "the first and the last"),
+    "endless": ({**LAYER, "m": [1, 1 << 40]}, "at most"),
+    "plan": ({"problem": {}}, "not a plan|plan"),
+    "text": ("64 64 64", "is no product"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_product_is_refused_by_its_place(name, tmp_path):
+    spec, said = WRONG[name]
+    good = {**LAYER, "m": 8}
+    with pytest.raises(UnsupportedProblem, match=rf"^specs\[1\]: .*({said})"):
+        plans_for([good, spec], "h100", None)
+    file = tmp_path / "products.jsonl"
+    file.write_text(f"{json.dumps(good)}\n\n{json.dumps(spec)}\n")
+    with pytest.raises(UnsupportedProblem, match=rf"^line 3 of .*jsonl: .*({said})"):
+        plans_for(file, "h100", None)
+
+
+def test_other_mistakes_are_sentences(tmp_path):
+    file = tmp_path / "products.jsonl"
+    file.write_text("{\n")
+    with pytest.raises(UnsupportedProblem, match=r"line 1 of .* is no JSON"):
+        unigemm.warmup(file, target="h100")
+    with pytest.raises(UnsupportedProblem, match="pass a list"):
+        unigemm.warmup(LAYER, target="h100")
+    with pytest.raises(UnsupportedProblem, match=r"no architecture or device|not known"):
+        unigemm.warmup([LAYER], target="h42")
+    with pytest.raises(UnsupportedProblem, match="file is"), unigemm.record(3):
+        pass
+    assert not loader.RECORDERS
+
+
+@pytest.mark.compile
+def test_a_list_becomes_kernels_and_a_bundle_of_exactly_these(tmp_path, monkeypatch):
+    backend = backend_named("cute_simt")
+    if backend.compiler_missing() is not None:
+        pytest.skip(backend.compiler_missing())
+    kept = cache.Cache(tmp_path / "kernels", [])
+    for module in (cache, __import__("unigemm.cli.cache", fromlist=["cache"])):
+        monkeypatch.setattr(module, "default_cache", lambda: kept)
+    file, bundle = tmp_path / "products.jsonl", tmp_path / "bundle"
+    line = {"m": 24, "n": 64, "k": 32, "dtype": "float32", "backend": "cute_simt"}
+    file.write_text(json.dumps(line))
+    run = CliRunner().invoke
+    asked = [str(file), "--target", "sm_80"]
+    early = run(app, ["cache", "export", str(bundle), "--from", *asked])
+    assert isinstance(early.exception, CacheError)
+    assert f"run unigemm warmup {file} first" in str(early.exception)
+    done = run(app, ["warmup", *asked, "--json"])
+    assert (done.exit_code, json.loads(done.output)["compiled"]) == (0, 1)
+    other = unigemm.ArraySpec((64, 64), "float64")
+    unigemm.compile(unigemm.plan(other, other, target="sm_80", backend="cute_simt"), kept)
+    done = run(app, ["cache", "export", str(bundle), "--from", *asked, "--json"])
+    assert json.loads(done.output)["entries"] == 1
+    (plan,) = plans_for(file, "sm_80", None)
+    assert cache.Cache(tmp_path / "none", [bundle]).get(backend.key(plan)) is not None
+    with pytest.raises(CacheError, match="--key and --from"):
+        run(app, ["cache", "export", str(bundle), "--key", "12", "--from", *asked],
+            catch_exceptions=False)  # fmt: skip
+    assert env.compiling() == "auto"

@@ -1,0 +1,263 @@
+"""Kernels before they are needed: what a program asked for, and compiling all of that at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..arguments import file_path, shown, whole_number
+from ..errors import UnigemmError, UnsupportedProblem
+from ..forks import Lock
+from ..planning.plan import Plan
+from ..planning.select import plan_gemm
+from ..planning.size_buckets import size_classes
+from ..planning.target import Target, check_target, named_target
+from ..problem.canonical import Gemm
+from ..problem.problem import Extents
+from .bind import replan
+from .compile_many import CompiledKernel, compile_many, kernel_name
+from .loader import RECORDERS
+from .plan_call import plan_request
+from .words import request_of
+
+if TYPE_CHECKING:
+    from ..cache import Entry
+
+__all__ = ["Spec", "plans_for", "record", "warmup"]
+
+#: A product: a plan, or a mapping of what a line of a file holds (see `unigemm.warmup`).
+Spec: TypeAlias = "Plan | Mapping[str, Any]"
+
+_SIZES = ("m", "n", "k")
+#: What a product in words may hold beside its sizes and its dtype.
+_WORDS = ("dtype", "out_dtype", "layout", "batch", "epilogue", "groups", "along", "backend",
+          "precision", "deterministic", "batch_invariant")  # fmt: skip
+_MOST_ROWS = 1 << 20
+
+
+@contextmanager
+def record(file: str | os.PathLike[str] | None = None) -> Iterator[list[Plan]]:
+    """Note which kernels the products inside need, of all threads; the host needs none.
+
+    What was called before is planned again, so that it is noted, too. A program that JAX has
+    compiled before is not.
+
+    Parameters
+    ----------
+    file
+        A file for the products, one line of JSON for each kernel, which `unigemm.warmup`,
+        ``unigemm warmup FILE`` and ``unigemm cache export --from FILE`` read. It is begun anew, and
+        a line is there as soon as the kernel is needed.
+
+    Yields
+    ------
+    list of Plan
+        A plan of each kernel, in the order in which they were needed.
+
+    Examples
+    --------
+    >>> with unigemm.record("products.jsonl"):
+    ...     model(batch)
+    """
+    path = file_path(file, "file")
+    plans: list[Plan] = []
+    seen = set()
+    lock = Lock()
+
+    def note(plan: Plan) -> None:
+        kernel = plan.backend, plan.problem, plan.config, plan.target
+        with lock:
+            if kernel in seen:
+                return
+            seen.add(kernel)
+            short = replace(plan, alternatives=(), rejected=())
+            plans.append(short)
+            if path is not None:
+                with open(path, "a", encoding="utf-8") as lines:
+                    lines.write(f"{short.to_json()}\n")
+
+    if path is not None:
+        path.write_text("")
+    RECORDERS.append(note)
+    replan()
+    try:
+        yield plans
+    finally:
+        RECORDERS.remove(note)
+
+
+def warmup(
+    specs: str | os.PathLike[str] | Iterable[Spec],
+    *,
+    target: str | Target | Sequence[str | Target] | None = None,
+    epilogues: Iterable[str | None] | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> list[CompiledKernel]:
+    """Plan a list of products, and compile the kernels that the cache lacks side by side.
+
+    Parameters
+    ----------
+    specs
+        Products, or the name of a file with one of them in each line, as JSON. A product is a plan,
+        as `record` writes it, or a mapping: m, n, k and dtype, and if need be out_dtype, layout,
+        batch, epilogue, groups, along, backend, precision, deterministic and batch_invariant, all
+        as the options of ``unigemm compile``. m may be a pair, the first and the last of a range:
+        of this every size class is planned, and few of them differ in their kernel.
+    target
+        For what to plan, as in `unigemm.plan`, or several. By default plans are taken as they are,
+        and others are for this machine. For another target than theirs, plans are made anew.
+    epilogues
+        Words such as "bias,gelu_tanh", and None or "" for no epilogue: each product in words that
+        names no epilogue is planned with each of these.
+    report
+        Called with how many kernels are done, and how many there are.
+
+    Returns
+    -------
+    list of CompiledKernel
+        Each kernel once.
+
+    Raises
+    ------
+    UnsupportedProblem
+        A product cannot be planned, or says so in words that are not known. Nothing is compiled.
+    CompilationError, BackendUnavailable
+        A kernel cannot be compiled, or nothing can here. All others are in the cache then.
+
+    Examples
+    --------
+    >>> layer = {"m": [1, 64], "n": 4096, "k": 4096, "dtype": "bfloat16", "layout": "nt"}
+    >>> unigemm.warmup([layer], target="h100", epilogues=["", "bias"])
+    """
+    plans = plans_for(specs, target, epilogues)
+    entries: dict[str, Entry] = {}
+    failed: list[UnigemmError] = []
+    for plan, entry in compile_many(plans, report=report):
+        if isinstance(entry, UnigemmError):
+            failed.append(entry)
+        else:
+            entries[kernel_name(plan)] = entry
+    if failed:
+        raise failed[0]
+    kernels = {kernel_name(plan): plan for plan in reversed(plans)}
+    return [CompiledKernel(plan, entries.get(name)) for name, plan in reversed(kernels.items())]
+
+
+def plans_for(
+    specs: str | os.PathLike[str] | Iterable[Spec],
+    target: str | Target | Sequence[str | Target] | None,
+    epilogues: Iterable[str | None] | None,
+) -> list[Plan]:
+    """Return a plan of each kernel that products need; see `unigemm.warmup`.
+
+    Raises
+    ------
+    UnigemmError
+        A spec is none, or cannot be planned; says which.
+    """
+    targets = [target] if target is None or isinstance(target, str | Target) else list(target)
+    places = [named_target(x) if isinstance(x, str) else x for x in targets]
+    for place in places:
+        if place is not None:
+            check_target(place)
+    wanted = [None] if epilogues is None else list(epilogues)
+    found: dict[object, Plan] = {}
+    for where, spec in _specs(specs):
+        try:
+            for place in places:
+                for plan in _plans(spec, place, wanted):
+                    found.setdefault((plan.backend, plan.problem, plan.config, plan.target), plan)
+        except UnsupportedProblem as error:
+            raise UnsupportedProblem(f"{where}: {error}") from error
+    return list(found.values())
+
+
+def _specs(specs: Any) -> Iterator[tuple[str, Any]]:
+    """Yield specs, and where each one is."""
+    if not isinstance(specs, str | os.PathLike):
+        if isinstance(specs, Plan | Mapping):
+            raise UnsupportedProblem("specs is one product; pass a list of them")
+        yield from ((f"specs[{i}]", spec) for i, spec in enumerate(specs))
+        return
+    name = os.fspath(specs)
+    text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        where = f"line {number} of {name}"
+        if line.strip():
+            try:
+                yield where, json.loads(line)
+            except ValueError as error:
+                raise UnsupportedProblem(f"{where} is no JSON ({error}); give one object") from None
+
+
+def _plans(spec: Any, target: Target | None, epilogues: Sequence[str | None]) -> Iterator[Plan]:
+    """Plan a product, for another target than it was planned for if one is named."""
+    if isinstance(spec, Mapping) and "problem" in spec:
+        spec = Plan.from_dict(dict(spec))
+    if isinstance(spec, Plan):
+        yield spec if target in (None, spec.target) else _planned_again(spec, target)
+    elif isinstance(spec, Mapping):
+        yield from _of_words(dict(spec), target, epilogues)
+    else:
+        raise UnsupportedProblem(
+            f"{shown(spec)} is no product; pass a Plan, or a mapping such as "
+            '{"m": [1, 64], "n": 4096, "k": 4096, "dtype": "bfloat16"}'
+        )
+
+
+def _planned_again(plan: Plan, target: Target | None) -> Plan:
+    none = (0, 0, 0, 0)
+    gemm = Gemm(plan.problem, plan.extents, False, (plan.extents.batch, 1), none, none, none)
+    assert target is not None
+    return plan_gemm(gemm, target, usable=False, keep=0)
+
+
+def _of_words(
+    spec: dict[str, Any], target: Target | None, epilogues: Sequence[str | None]
+) -> Iterator[Plan]:
+    unknown = spec.keys() - {*_SIZES, *_WORDS}
+    missing = {*_SIZES, "dtype"} - spec.keys()
+    if unknown or missing:
+        raise UnsupportedProblem(
+            f"it has {', '.join(map(shown, sorted(unknown))) or 'no ' + ', '.join(sorted(missing))}"
+            f"; a product has {', '.join((*_SIZES, 'dtype'))}, and may have {', '.join(_WORDS[1:])}"
+        )
+    first, last = _range(spec.pop("m"))
+    n, k = (whole_number(spec.pop(name), name, 1) for name in ("n", "k"))
+    batch = whole_number(spec.pop("batch", 1), "batch", 1)
+    own = [spec.pop("epilogue")] if "epilogue" in spec else epilogues
+    for epilogue in own:
+        turned = "groups" in spec or str(spec.get("layout", "nn")).startswith("t")
+        classes: set[Extents] = set()
+        class_of: Callable[[Extents], Extents] | None = None
+        for m in range(first, last + 1):
+            sizes = Extents(m, n, k, batch)
+            if class_of is not None and class_of(sizes) in classes:
+                continue
+            request = request_of(m, n, k, batch=batch, epilogue=epilogue, **spec)
+            plan = plan_request(request, target, scaled=False, keep=0, tuned=True)
+            # A row alone may be another product, and memory along M is like M where it is
+            # contiguous.
+            if m > 1 and not turned:
+                class_of = size_classes(plan.problem)
+                classes.add(class_of(sizes))
+            yield plan
+
+
+def _range(m: Any) -> tuple[int, int]:
+    """Return the first and the last M."""
+    ends = m if isinstance(m, list | tuple) else (m, m)
+    if len(ends) != 2:
+        raise UnsupportedProblem(f"m is {shown(m)}; give a number, or the first and the last")
+    first, last = (whole_number(x, "m", 1) for x in ends)
+    if not first <= last < first + _MOST_ROWS:
+        raise UnsupportedProblem(
+            f"m is {shown(m)}; give the first and the last M, and at most {_MOST_ROWS}"
+        )
+    return first, last

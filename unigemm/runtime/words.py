@@ -1,0 +1,190 @@
+"""Products in words, as the command line and files have them: sizes, dtypes, layouts, epilogues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..arrays.array_spec import ArraySpec
+from ..errors import UnsupportedProblem
+from ..problem.block_scales import BLOCKS, FORMATS, blocked_count, blocks_of
+from ..problem.canonical import result_shape
+from ..problem.dtypes import DType, dtype_named
+from .request import Request
+
+__all__ = [
+    "LAYOUTS",
+    "WORDS",
+    "block_scaled_specs",
+    "fused_specs",
+    "grouped_specs",
+    "request_of",
+    "specs",
+]
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+_ALONG = ("m", "n", "k", "rows")
+#: Beside the names of activations.
+WORDS = (
+    *("alpha", "bias", "c", "preact_out", "amax_out", "bias_grad_out"),
+    *("scale_a", "scale_b", "scale_d", "halves"),
+)
+
+
+def specs(
+    m: int, n: int, k: int, dtype: str, layout: str, batch: int
+) -> tuple[ArraySpec, ArraySpec]:
+    """Return the operands that the options describe.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The layout or the dtype is not known.
+    """
+    if layout not in LAYOUTS:
+        raise UnsupportedProblem(f"layout {layout!r} is not known; use nn, nt, tn or tt")
+    kind = dtype_named(dtype)
+    lead = (batch,) if batch > 1 else ()
+    orders = ["F" if letter == "t" else "C" for letter in layout]
+    return (
+        ArraySpec((*lead, m, k), kind, orders[0]),  # type: ignore[arg-type]
+        ArraySpec((*lead, k, n), kind, orders[1]),  # type: ignore[arg-type]
+    )
+
+
+def block_scaled_specs(
+    m: int, n: int, k: int, name: str, layout: str, batch: int
+) -> tuple[ArraySpec, ArraySpec, dict[str, ArraySpec]]:
+    """Return the operands of a format with block scales, and the scales in tiles.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The layout is unknown, or K is odd where two elements share a byte.
+    """
+    elements, scale = FORMATS[name]
+    if elements is DType.FLOAT4_E2M1FN_X2:
+        if k % 2:
+            raise UnsupportedProblem(f"K is {k}; of {name} it is even, two elements are a byte")
+        k //= 2
+    a, b = specs(m, n, k, str(elements), layout, batch)
+    blocks = blocks_of(k, BLOCKS[scale])
+    scales = {
+        argument: ArraySpec((*a.shape[:-2], blocked_count(rows, blocks)), scale)
+        for argument, rows in (("scale_a", m), ("scale_b", n))
+    }
+    return a, b, scales
+
+
+def grouped_specs(
+    a: ArraySpec, b: ArraySpec, groups: int, along: str
+) -> tuple[ArraySpec, ArraySpec, dict[str, Any], tuple[int, ...]]:
+    """Return the operands of a grouped product, its ends, and its result's shape.
+
+    Parameters
+    ----------
+    a, b
+        The operands of the product of all.
+    groups, along
+        The options.
+
+    Raises
+    ------
+    UnsupportedProblem
+        There is nothing of that name to divide, or the operands are stacks already.
+    """
+    if along not in _ALONG:
+        raise UnsupportedProblem(f"along {along[:40]!r} is not known; use m, n, k or rows")
+    if len(a.shape) > 2:
+        raise UnsupportedProblem("batch is not for groups; use groups alone, or along rows")
+
+    def stack(x: ArraySpec) -> ArraySpec:
+        return ArraySpec((groups, *x.shape), x.dtype, x.order)
+
+    shape: tuple[int, ...] = (a.shape[0], b.shape[1])
+    if along in ("k", "rows"):
+        shape = (groups, *shape)
+    a = stack(a) if along in ("n", "rows") else a
+    b = stack(b) if along in ("m", "rows") else b
+    ends = ArraySpec((groups,), "int32")
+    return a, b, {"rows" if along == "rows" else "offsets": ends}, shape
+
+
+def request_of(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    out_dtype: str | None = None,
+    layout: str = "nn",
+    batch: int = 1,
+    epilogue: str | None = None,
+    groups: int | None = None,
+    along: str = "m",
+    **options: Any,
+) -> Request:
+    """Return the request of a product in words; options as in `unigemm.plan`.
+
+    Raises
+    ------
+    UnsupportedProblem
+        A word is not known.
+    """
+    given: dict[str, Any] = {}
+    if dtype in FORMATS:
+        a, b, given = block_scaled_specs(m, n, k, dtype, layout, batch)
+    else:
+        a, b = specs(m, n, k, dtype, layout, batch)
+    shape = None
+    if groups is not None:
+        a, b, ends, shape = grouped_specs(a, b, groups, along)
+        given |= {**ends, "operation": "grouped"}
+    asked = fused_specs(epilogue, a, b, shape)
+    # A scale of an operand that has block scales goes beside them, as a pair.
+    given |= {name: (given[name], x) if name in given else x for name, x in asked.items()}
+    return Request(a, b, dtype=out_dtype, **given, **options)
+
+
+def fused_specs(
+    text: str | None, a: ArraySpec, b: ArraySpec, shape: tuple[int, ...] | None = None
+) -> dict[str, Any]:
+    """Return the arguments of an epilogue that words such as "bias,gelu_tanh" name.
+
+    The shape is that of the result, if that is no product of `a` and `b`.
+
+    Raises
+    ------
+    UnsupportedProblem
+        A word is not known.
+    """
+    from ..activations import ACTIVATIONS, GATED, GRADIENTS
+
+    shape = result_shape(a.shape, b.shape) if shape is None else shape
+    kind = DType.FLOAT32 if a.dtype.itemsize == 1 else a.dtype
+    kinds: dict[str, Any] = {
+        "alpha": 2.0,
+        **dict.fromkeys(("scale_a", "scale_b", "scale_d"), 2.0),
+        "bias": ArraySpec(shape[-1:], kind),
+        "c": ArraySpec(shape, kind),
+        "preact_out": ArraySpec(shape, DType.FLOAT32),
+        "amax_out": ArraySpec((1,), DType.FLOAT32),
+        "bias_grad_out": ArraySpec(shape[-1:], DType.FLOAT32),
+    }
+    asked: dict[str, Any] = {}
+    for word in (text or "").split(","):
+        name = word.strip()
+        if name in kinds:
+            asked[name] = kinds[name]
+        elif name == "halves":
+            asked["gate_layout"] = name
+        elif name in (*ACTIVATIONS, *GATED, *GRADIENTS) and "activation" not in asked:
+            asked["activation"] = name
+            if name in GATED:
+                asked.setdefault("gate_layout", "interleaved")
+            asked |= {"preact": ArraySpec(shape, kind)} if name in GRADIENTS else {}
+        elif name:
+            known = ", ".join((*WORDS, *ACTIVATIONS, *GATED, *GRADIENTS))
+            raise UnsupportedProblem(
+                f"epilogue {name[:40]!r} is not known, or a second activation; use words of "
+                f"{known}, with commas between them"
+            )
+    return asked
