@@ -303,6 +303,8 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
         pitch = k_tile if k_major else extent if tma_swizzled else extent + FRAGMENT_K
     along = k_tile if k_major else extent
     copy_width = 1 if transposed or kind.major == "strided" else min(kind.vector, along)
+    if copy_width * size < MIN_COPY:  # bytes, which go through registers one by one
+        copy_width = 1
     by_elements = copy_width == 1 and not transposed
     return OperandTile(
         dtype=kind.dtype,

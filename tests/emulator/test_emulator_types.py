@@ -7,6 +7,10 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
+from type_cases import SHAPES, TYPES
+from type_cases import check as check_suite
+from type_cases import numbers as suite_numbers
+
 import unigemm
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
@@ -131,6 +135,12 @@ def test_an_epilogue_of_mixed_floats_is_that_of_their_common_type():
     np.testing.assert_array_equal(got, np.maximum(2 * (a.astype("f4") @ b) + bias, 0))
 
 
+@pytest.mark.parametrize("columns", [50, 52])
+def test_bytes_may_begin_at_any_multiple_of_one_or_two(columns):
+    a, b = numbers((9, 34), "u1"), numbers((34, columns), "u1", 1)
+    check(a, b)  # rows of an alignment that no copy of the hardware has, or its least
+
+
 def test_stacks_of_several_launches_step_by_each_operands_own_size():
     a = numbers((3, 2, 3, 4, 5), "i2")[::2, :, ::2]
     b = numbers((3, 2, 3, 5, 6), "i8", 1)[::2, :, ::2]
@@ -143,3 +153,13 @@ def test_contractions_of_any_types_are_computed_on_a_device():
         got = unigemm.einsum("abc,cd->adb", a, b)
         assert len(gpu.launches) == 1
     np.testing.assert_array_equal(got, np.einsum("abc,cd->adb", a, b))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shapes_and_types_of_cupys_suite_are_numpys(seed):
+    drawn = np.random.default_rng([seed, 14])
+    left, right = drawn.choice(list(TYPES), 2)
+    with device("sm_90a"), np.errstate(all="ignore"):
+        for i in drawn.choice(len(SHAPES), 3, replace=False):
+            a, b = suite_numbers(SHAPES[i][0], left), suite_numbers(SHAPES[i][1], right, 1)
+            check_suite(unigemm.matmul(a, b, backend="cute_simt"), a, b)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from type_cases import SHAPES, TYPES
+from type_cases import check as check_suite
+from type_cases import numbers as suite_numbers
 
 import unigemm
 
@@ -108,3 +111,13 @@ def test_complex_products_are_numpys(library, left, right):
         got = got.cpu().numpy() if library == "torch" else cupy.asnumpy(got)
         assert got.dtype == (a @ b).dtype
         np.testing.assert_array_equal(got, a @ b)
+
+
+@pytest.mark.parametrize("left", TYPES)
+def test_shapes_and_types_of_cupys_suite_are_numpys(left):
+    for number, right in enumerate(TYPES):
+        for i, (first, second) in enumerate(SHAPES):
+            if (i + number) % 3 == 0:
+                a, b = suite_numbers(first, left), suite_numbers(second, right, 1)
+                got = cupy.asnumpy(unigemm.matmul(cupy.asarray(a), cupy.asarray(b)))
+                check_suite(got, a, b)

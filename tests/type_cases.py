@@ -1,0 +1,89 @@
+"""Shapes and types of products as the suites of NumPy's and CuPy's matmul have them.
+
+The inputs are made here. Each case is held against NumPy, of types that NumPy promotes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+#: All that CuPy multiplies, by NumPy's letters.
+TYPES = "?bBhHiIlLefdFD"
+
+#: Vectors, matrices, stacks that broadcast, in either operand, and extents of 0 and 1.
+SHAPES = [
+    ((3,), (3,)),
+    ((2,), (2, 4)),
+    ((3, 2), (2,)),
+    ((3, 2), (2, 4)),
+    ((1, 1), (1, 1)),
+    ((1, 4), (4, 1)),
+    ((4, 1), (1, 4)),
+    ((0,), (0,)),
+    ((0, 2), (2, 3)),
+    ((3, 0), (0, 2)),
+    ((3, 2), (2, 0)),
+    ((0, 0), (0, 0)),
+    ((2, 3, 1), (1,)),
+    ((1,), (5, 1, 3)),
+    ((5, 3, 2), (2, 4)),
+    ((3, 2), (5, 2, 4)),
+    ((5, 3, 2), (5, 2, 4)),
+    ((5, 3, 2), (1, 2, 4)),
+    ((1, 3, 2), (5, 2, 4)),
+    ((0, 3, 2), (0, 2, 4)),
+    ((5, 3, 0), (5, 0, 4)),
+    ((6, 5, 3, 2), (2, 4)),
+    ((3, 2), (6, 5, 2, 4)),
+    ((6, 5, 3, 2), (5, 2, 4)),
+    ((6, 1, 3, 2), (5, 2, 4)),
+    ((1, 5, 3, 2), (6, 1, 2, 4)),
+    ((6, 5, 3, 2), (6, 5, 2, 4)),
+    ((6, 5, 3, 2), (2,)),
+    ((2,), (6, 5, 2, 4)),
+    ((2, 2, 2, 3, 2), (2, 1, 2, 4)),
+]
+#: Shapes that do not fit.
+WRONG = [
+    ((5, 3, 1), (3, 1, 4)),
+    ((3, 2, 3), (3, 2, 4)),
+    ((1, 3), (5, 2, 4)),
+    ((3,), (4,)),
+    ((2, 3), (2, 3)),
+    ((), (3,)),
+    ((3, 2), ()),
+    ((2, 3, 2), (3, 2, 4)),
+]
+
+
+def numbers(shape, kind, seed=0):
+    """Return numbers of a type: of all its bits if they are integers, else small integers."""
+    drawn, dtype = np.random.default_rng(seed), np.dtype(kind)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return drawn.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    x = drawn.integers(0 if dtype.kind == "b" else -4, 5, shape)
+    return np.asarray(x + 1j * drawn.integers(-4, 5, shape) if dtype.kind == "c" else x, dtype)
+
+
+def expected(a, b):
+    """Return NumPy's product, but for sums of int8, which are int32 here."""
+    if a.dtype in ("i1", "?") and b.dtype in ("i1", "?") and "i1" in (a.dtype, b.dtype):
+        a, b = a.astype("i4"), b.astype("i4")
+    with np.errstate(all="ignore"):
+        return np.matmul(a, b)
+
+
+def check(got, a, b):
+    """Hold a result against NumPy's: integers exactly, others within their rounding."""
+    wanted = expected(a, b)
+    assert got.dtype == wanted.dtype
+    assert got.shape == wanted.shape
+    if wanted.dtype.kind in "?biu":
+        np.testing.assert_array_equal(got, wanted)
+        return
+    real = {"F": "f4", "D": "f8"}.get(wanted.dtype.char, wanted.dtype)
+    wide = [abs(x.astype("D" if x.dtype.kind == "c" else "d")) for x in (a, b)]
+    largest = np.max(np.matmul(*wide), initial=0)
+    rounding = 8 * float(np.finfo(real).eps)
+    np.testing.assert_allclose(got, wanted, rtol=rounding, atol=rounding * largest)
