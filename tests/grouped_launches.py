@@ -76,6 +76,12 @@ class GroupedCase:
     scaled: str = ""
     seed: int = 0
 
+    def __str__(self) -> str:
+        extents = "x".join(map(str, self.extents))
+        more = [x for x in (self.fused, self.scaled, self.values, self.rest) if x]
+        own = [f"along_{self.along}", extents, f"{len(self.sizes)}_groups", str(self.dtype)]
+        return "-".join([*own, self.layout, *more, f"pad_{self.pad}", str(self.offsets)])
+
     @property
     def groups(self) -> Groups:
         along: Any = {"rows": "m", "columns": "n"}.get(self.along, self.along)

@@ -90,8 +90,6 @@ def unsupported_groups(problem: Problem) -> str | None:
         return "which tile a row of a group lies in depends on the other groups; leave it out"
     if epilogue is None:
         return None
-    if epilogue.totals:
-        return "sums of bias gradients over groups are not added up; add up what it stores"
     if epilogue.gate == groups.along:
         return f"gated pairs and groups both lie along {groups.along.upper()}; gate the result"
     return None

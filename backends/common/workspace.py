@@ -80,7 +80,9 @@ def totals_bytes(problem: Problem, extents: Extents) -> int:
     if not kept:
         return 0
     size = arithmetic(problem.accumulator, problem.d.dtype).itemsize
-    elements = extents.batch * totals_pitch(extents.m) * totals_pitch(extents.n)
+    groups = problem.groups
+    count = extents.batch * (extents.groups if groups is not None and groups.along == "k" else 1)
+    elements = count * totals_pitch(extents.m) * totals_pitch(extents.n)
     return aligned(len(kept) * int(elements) * size)
 
 

@@ -433,7 +433,7 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
                 scales, of.stream, taken, *groups,
             )  # fmt: skip
 
-        with_totals(launch, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken)
+        with_totals(launch, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, *groups[1:])
 
     return gemm
 

@@ -23,10 +23,12 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, const_expr
 
 from unigemm.problem.epilogue import Beside, arithmetic
+from unigemm.problem.groups import Groups
 from unigemm.problem.matrix import MatrixType
 
 from ..common.workspace import TOTALS_UNIT, kept_totals, totals_pitch
 from .device import CUTE_TYPES, Spec, global_vector, read, select, write
+from .grouped import bound_of, group_range
 from .reduction import add_parts, add_slices
 
 __all__ = ["with_totals"]
@@ -37,20 +39,32 @@ _THREADS = _WARPS * _LANES
 
 @dataclass(frozen=True)
 class Total:
-    """What is compiled in: the type of the values, that of the sums, and the indices they have."""
+    """What is compiled in.
+
+    Attributes
+    ----------
+    values, sums
+        Types of the values, and of the sums.
+    along
+        The indices that the sums have.
+    groups
+        Of the product: values that belong to none are not added.
+    """
 
     values: type
     sums: type
     along: str
+    groups: Groups | None
 
 
 def with_totals(
     launch: Callable, spec: Spec, addresses: tuple, sizes: tuple, d_steps: tuple,
-    stream: cuda.CUstream, taken: tuple,
+    stream: cuda.CUstream, taken: tuple, offsets: tuple = (),
 ) -> None:  # fmt: skip
     """Launch a product, and behind it what adds up values of its epilogue.
 
-    `launch` takes the spec, the addresses and `taken` of a product that has no totals.
+    `launch` takes the spec, the addresses and `taken` of a product that has no totals. `offsets`
+    are of its groups.
     """
     problem = spec.problem
     epilogue = problem.epilogue
@@ -63,8 +77,11 @@ def with_totals(
     first = len(epilogue.arrays) + len(epilogue.stored)
     kind = arithmetic(problem.accumulator, problem.d.dtype)
     pitch = Int64(totals_pitch(n))
-    dense = (pitch, Int64(1), pitch * m, pitch * m * l0)
-    apart = pitch * totals_pitch(m) * l0 * l1 * kind.itemsize
+    # Of groups one after the other there is one matrix.
+    count = 1 if const_expr(is_divided(problem.groups)) else l0
+    inner = Int64(0) if const_expr(is_divided(problem.groups)) else pitch * m
+    dense = (pitch, Int64(1), inner, pitch * m * count)
+    apart = pitch * totals_pitch(m) * count * l1 * kind.itemsize
     kept, sources = [], []
     for step in epilogue.totals:
         if step in kept_totals(problem):
@@ -87,16 +104,21 @@ def with_totals(
         ((*places[:first], *kept), (*steps[:first], *[dense] * len(kept)), *others),
     )
     for i, x in enumerate(epilogue.totalled):
-        total = Total(CUTE_TYPES[kind], CUTE_TYPES[x.matrix.dtype], x.along)
+        total = Total(CUTE_TYPES[kind], CUTE_TYPES[x.matrix.dtype], x.along, problem.groups)
         launch_total(
-            total, *sources[i], places[first + i], steps[first + i], (m, n, l0, l1), stream
+            total, *sources[i], places[first + i], steps[first + i], (m, n, l0, l1), offsets, stream
         )
+
+
+def is_divided(groups: Groups | None) -> bool:
+    """Whether groups lie one after the other in D."""
+    return groups is not None and groups.along != "k" and not groups.stacked
 
 
 @cute.jit
 def launch_total(
     total: cutlass.Constexpr, source: Int64, steps: tuple, target: Int64, to: tuple, sizes: tuple,
-    stream: cuda.CUstream,
+    offsets: tuple, stream: cuda.CUstream,
 ) -> None:  # fmt: skip
     """Add up values that lie at a source, and add them to the sums at a target.
 
@@ -109,7 +131,7 @@ def launch_total(
         ctas *= m
     if const_expr("n" in total.along):
         ctas *= (n + _LANES - 1) // _LANES
-    total_kernel(total, source, steps, target, to, sizes, apart).launch(
+    total_kernel(total, source, steps, target, to, sizes, apart, offsets).launch(
         grid=(ctas, 1, 1), block=(_THREADS, 1, 1), stream=stream
     )
 
@@ -117,7 +139,7 @@ def launch_total(
 @cute.kernel
 def total_kernel(
     total: cutlass.Constexpr, source: Int64, steps: tuple, target: Int64, to: tuple, sizes: tuple,
-    apart: tuple,
+    apart: tuple, offsets: tuple,
 ) -> None:  # fmt: skip
     """Add up one sum, or 32 of neighbouring columns; `apart` is how many there are of a stack."""
     m, n, l0, l1 = sizes
@@ -137,23 +159,25 @@ def total_kernel(
     here = column < n
     sums = cute.make_rmem_tensor(1, total.values)
     sums.fill(0.0)
-    # Lines of what a thread adds: its rows of a column, or its columns of each row.
-    first, of_line, along = warp, m, steps[0]
-    lines, line_step = Int32(1), Int64(0)
-    if const_expr("n" not in total.along):
-        first, of_line, along = thread, n, steps[1]
-        lines, line_step = (Int32(1) if const_expr("m" in total.along) else m), steps[0]
-    elif const_expr("m" in total.along):
-        of_line = Int32(1)
     every = const_expr(_WARPS if "n" in total.along else _THREADS)
-    count = select(here & (first < of_line), (of_line - first + every - 1) // every, Int32(0))
-    corner = source + (Int64(row) * steps[0] + Int64(column) * steps[1]) * size
-    corner += Int64(first) * along * size
+    along = steps[0] if const_expr("n" in total.along) else steps[1]
     for j1 in cutlass.range(l1 // apart[1], unroll=1):
         for j0 in cutlass.range(l0 // apart[0], unroll=1):
-            where = corner + (Int64(i0 + j0) * steps[2] + Int64(i1 + j1) * steps[3]) * size
-            for line in cutlass.range(lines, unroll=1):
-                add_parts(sums, where + Int64(line) * line_step * size, along * every * size, count)
+            rows, columns = there(total, offsets, i0 + j0, (row, column), sizes)
+            # Lines of what a thread adds: its rows of a column, or its columns of each row.
+            first, end, lines = rows[0] + warp, rows[1], (Int32(0), Int32(1))
+            if const_expr("n" not in total.along):
+                first, end, lines = columns[0] + thread, columns[1], rows
+            inside = here & (first < end) & (columns[0] < columns[1])
+            count = select(inside, (end - first + every - 1) // every, Int32(0))
+            where = source + (Int64(i0 + j0) * steps[2] + Int64(i1 + j1) * steps[3]) * size
+            if const_expr("n" in total.along):
+                where += (Int64(first) * steps[0] + Int64(column) * steps[1]) * size
+            else:
+                where += Int64(first) * steps[1] * size
+            for line in cutlass.range(lines[0], lines[1], unroll=1):
+                of_line = Int64(line) * steps[0] if const_expr("n" not in total.along) else Int64(0)
+                add_parts(sums, where + of_line * size, along * every * size, count)
     add_slices(sums, total.values, 1, thread, Int32(_LANES), _THREADS)
     value = sums[0]
     writes = here & (warp == 0)
@@ -164,6 +188,30 @@ def total_kernel(
     of_sums = const_expr(total.sums.width // 8)
     place = Int64(row) * to[0] + Int64(column) * to[1] + Int64(i0) * to[2] + Int64(i1) * to[3]
     add_if(writes, target + place * of_sums, value, total.sums)
+
+
+def there(
+    total: Total, offsets: tuple, group: Int32, place: tuple[Int32, Int32], sizes: tuple
+) -> list[tuple[Int32, Int32]]:
+    """Return the rows and the columns whose values a sum has, of a product of a stack or a group.
+
+    An index that the sum has is this one, or none where it is not of the group.
+    """
+    found = []
+    for i, name in enumerate("mn"):
+        first, end = Int32(0), sizes[i]
+        kind = total.groups
+        if kind is not None and kind.along == name:
+            groups = (*offsets, sizes[2], sizes[i])
+            first, end = group_range(kind, groups, group)
+            first = Int32(0) if kind.stacked else first
+            end = bound_of(kind, groups, group) if kind.stacked else end
+        if name in total.along:
+            own = place[i]
+            inside = (own >= first) & (own < end)
+            first, end = own, select(inside, own + 1, own)
+        found.append((first, end))
+    return found
 
 
 @cute.jit

@@ -225,6 +225,10 @@ EPILOGUES = {
     "halves": {"activation": "swiglu", "gate_layout": "halves", "bias": "row",
                "preact_out": "written"},
     "gradient": {"activation": "dgelu_tanh", "preact": "full"},
+    "sums of groups": {"bias": "row", "activation": "relu", "scale_d": 0.5,
+                       "bias_grad_out": "sums of groups"},
+    "sums of all": {"bias": "groups", "preact": "full", "activation": "dsilu",
+                    "bias_grad_out": "sums of all"},
 }  # fmt: skip
 
 
@@ -233,7 +237,7 @@ EPILOGUES = {
 @pytest.mark.parametrize("name", EPILOGUES)
 @pytest.mark.sample(8)
 def test_epilogues_of_groups_are_those_of_numpy(name, form, backend):
-    """Rows of no group are zeros in D and in what is stored beside it, and count in no maximum."""
+    """Rows of no group are zeros in D and in what is stored beside it, and count nowhere."""
     sizes = Sizes((70, 0, 1, 67), rest=9, other=72, inner=40)
     a, b = operands(form, sizes, ml_dtypes.bfloat16, seed=5)
     rng, shape = np.random.default_rng(6), shapes(form, sizes)[2]
@@ -243,7 +247,8 @@ def test_epilogues_of_groups_are_those_of_numpy(name, form, backend):
         "full": rng.integers(-3, 4, shape), "out": rng.integers(-3, 4, where),
         "groups": rng.integers(-3, 4, (sizes.count, shape[-1])),
         "row": rng.integers(-3, 4, shape[-1]), "written": np.full(shape, np.nan),
-        "largest": np.zeros(1),
+        "largest": np.zeros(1), "sums of groups": np.zeros((sizes.count, shape[-1])),
+        "sums of all": np.zeros(shape[-1]),
     }  # fmt: skip
 
     def computed(**more):
@@ -253,7 +258,8 @@ def test_epilogues_of_groups_are_those_of_numpy(name, form, backend):
         ends_are = {"rows": found} if form == "rows" else {}
         places = () if ends_are else (found,)
         unigemm.grouped_matmul(a, b, *places, out=out, **ends_are, **asked, **more)
-        return [out, *(given[x] for x in ("written", "largest") if x in given)]
+        beside = ("written", "largest", "sums of groups", "sums of all")
+        return [out, *(given[x] for x in beside if x in given)]
 
     found = ends(form, sizes).astype(np.int32)
     wanted = computed()
@@ -261,4 +267,4 @@ def test_epilogues_of_groups_are_those_of_numpy(name, form, backend):
         got = computed(backend=backend)
         assert gpu.launches
     for x, y in zip(got, wanted, strict=True):
-        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-2)
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=3e-2)

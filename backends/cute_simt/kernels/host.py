@@ -143,7 +143,7 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
                 of.stream, taken, *groups,
             )  # fmt: skip
 
-        with_totals(product, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken)
+        with_totals(product, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, *groups)
 
     return gemm
 
