@@ -15,7 +15,7 @@ from .array_spec import ArraySpec
 from .library import KNOWN, Library
 from .operands import HOST, HostArray, Operand
 
-__all__ = ["as_array", "gather", "host_view", "library_of", "one_library", "view"]
+__all__ = ["as_array", "host_view", "library_of", "one_library", "view"]
 
 
 def library_of(x: Any, name: str) -> Library:
@@ -56,20 +56,6 @@ def one_library(a: Any, b: Any, out: Any = None) -> Library:
             f"{kinds}; pass arrays of one library (from_dlpack converts without a copy)"
         )
     return libraries["a"]
-
-
-def gather(a: Any, b: Any, out: Any = None) -> tuple[Library, Any, Any, Any]:
-    """Return the library of a call's arrays, and the arrays; lists become NumPy arrays.
-
-    Raises
-    ------
-    LibraryMismatch
-        The arrays belong to different libraries, or one is no array.
-    """
-    if type(out) is tuple and len(out) == 1:  # as NumPy's ufuncs take it
-        out = out[0]
-    a, b = as_array(a, "a"), as_array(b, "b")
-    return one_library(a, b, out), a, b, out
 
 
 def as_array(x: Any, name: str) -> Any:

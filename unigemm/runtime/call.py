@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
 
@@ -23,7 +23,7 @@ from .host import launch_apart
 from .request import Request, known
 from .result_type import is_complex
 
-__all__ = ["call", "compute", "if_known", "library_for", "run", "whole"]
+__all__ = ["call", "compute", "if_known", "opened", "run", "whole"]
 
 
 def call(request: Request) -> Any:
@@ -76,13 +76,9 @@ def if_known(
 def _first(request: Request) -> Any:
     """Check a call, bind it unless its kind is known, and run it."""
     request = whole(request)
-    library = library_for(request)
-    if request.axes is not None:
-        moved, back = along_axes(library, request.arrays(), request.axes)
-        return back(call(request.having(moved)._replace(axes=None)))
-    if library.opened is not None:
-        with library.opened(request.arrays(), request.stream) as (views, stream, back):
-            return back(call(request.having(views)._replace(stream=stream)))
+    with opened(request) as (library, views, back):
+        if views is not request:
+            return back(call(views))
     if is_complex(library, request):
         return hooks.named(hooks.COMPLEX)(library, request)
     fuses = request.operation == "grouped" or request.arguments()
@@ -128,13 +124,14 @@ def whole(request: Request) -> Request:
     )
 
 
-def library_for(request: Request) -> Library:
-    """Return the library of a request's arrays.
+@contextmanager
+def opened(request: Request) -> Iterator[tuple[Library, Request, Callable[[Any], Any]]]:
+    """Give the library of a request, the request of views of its arrays, and the way back.
 
     Raises
     ------
     LibraryMismatch
-        They are of several.
+        The arrays are of several libraries.
     """
     library = one_library(request.a, request.b, *request.results[:1])
     for name, x in request.arrays().items():
@@ -142,7 +139,14 @@ def library_for(request: Request) -> Library:
             raise LibraryMismatch(
                 f"{called(name)} is a {type(x).__name__}, of another library than a; convert it"
             )
-    return library
+    if request.axes is not None:
+        moved, back = along_axes(library, request.arrays(), request.axes)
+        yield library, request.having(moved)._replace(axes=None), back
+    elif library.opened is not None:
+        with library.opened(request.arrays(), request.stream) as (views, stream, back):
+            yield library, request.having(views)._replace(stream=stream), back
+    else:
+        yield library, request, lambda result: result
 
 
 def _run(library: Library, bound: Bound, request: Request) -> Any:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import shown
-from ..arrays.axes import along_axes
 from ..arrays.libraries import host_view
 from ..arrays.library import Library
 from ..arrays.operands import HOST
@@ -16,7 +15,7 @@ from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
 from .bind import bind
 from .bound import Bound, called
-from .call import call, library_for, run, whole
+from .call import call, opened, run, whole
 from .empty import with_one
 from .request import NAMED, NONE, Request, known
 
@@ -93,26 +92,13 @@ class Prepared:
         self._key: Hashable = None
         self._quick: _Quick | None = None
         self._is_new = False  # it has come from another process, and is bound at the first call
-        with self._open(request) as (library, views, _):
+        with opened(request) as (library, views, _):
             if views is not request:
                 self._views = Prepared(views)
                 self.plan = self._views.plan
                 return
             self._texts = _texts(library, request)
             self._bind(library, request)
-
-    @contextmanager
-    def _open(self, request: Request) -> Iterator[tuple[Library, Request, Callable[[Any], Any]]]:
-        """Give the library of a request, the request of views of its arrays, and the way back."""
-        library = library_for(request)
-        if request.axes is not None:
-            moved, back = along_axes(library, request.arrays(), request.axes)
-            yield library, request.having(moved)._replace(axes=None), back
-        elif library.opened is not None:
-            with library.opened(request.arrays(), request.stream) as (views, stream, back):
-                yield library, request.having(views)._replace(stream=stream), back
-        else:
-            yield library, request, lambda result: result
 
     def _bind(self, library: Library, request: Request) -> None:
         try:
@@ -208,7 +194,7 @@ class Prepared:
         return whole(self._template._replace(a=a, b=b, out=out, stream=stream, **given))
 
     def _compute(self, request: Request) -> Any:
-        with self._open(request) as (library, views, back):
+        with opened(request) as (library, views, back):
             if self._views is not None:
                 return back(self._views._compute(views))
             key: Hashable = None

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from .. import api
 from ..arguments import is_one_of, number, shown, truth
-from ..arrays.torch_tensors import refuse_type
+from ..arrays.torch_tensors import refuse_type, watchers
 from ..dynamo import untraced_api
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..runtime.options import Options as api_options
@@ -30,14 +29,7 @@ _ops = torch.ops.unigemm
 _mm = _ops.mm.default
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
-_any_requires_grad = torch._C._any_requires_grad
-_is_autocasting = torch._C._is_any_autocast_enabled
-_is_tracing = torch._C._get_tracing_state
-_transform = torch._C._functorch.peek_interpreter_stack
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_forward_ad = torch.autograd.forward_ad
-_PLAIN = (Tensor, Parameter)
+_watched = watchers()
 #: Subclasses whose elements are not all that they stand for.
 _REFUSED = ("NestedTensor", "MaskedTensor")
 
@@ -57,30 +49,6 @@ class Options(TypedDict, total=False):
 _FACTORS = ("alpha", "beta")
 _TRUTHS = ("deterministic", "batch_invariant")
 _NAMES = {*Options.__annotations__, *_FACTORS, "activation"}
-
-
-def _unwatched(*tensors: Tensor | None) -> bool:
-    """Whether nothing of PyTorch's has to see a product: then its dispatcher need not be asked.
-
-    That saves half of the host time of a call in eager mode.
-    """
-    if (
-        _is_compiling()
-        or _is_autocasting()
-        or _dispatch_modes()
-        or _function_modes()
-        or _transform() is not None
-        or _is_tracing() is not None
-        or _forward_ad._current_level >= 0
-    ):
-        return False
-    for x in tensors:
-        if type(x) not in _PLAIN:
-            if x is not None:
-                return False
-        elif x.is_meta or x.is_conj() or x.is_neg():  # type: ignore[union-attr]
-            return False
-    return not (_is_grad_enabled() and _any_requires_grad(*tensors))
 
 
 def _tensors(**named: Any) -> None:
@@ -183,7 +151,13 @@ def _into(out: Tensor, a: Tensor, b: Tensor, **given: Any) -> Tensor:
     given = {name: x for name, x in given.items() if x is not None}
     named = {"out": out, "a": a, "b": b, **{n: x for n, x in given.items() if n in ("c", "bias")}}
     _tensors(**named)
-    if not _unwatched(*named.values()):
+    recorded = _is_grad_enabled() and any(x.requires_grad for x in named.values())
+    plain = all(map(products.may_be_known, named.values()))
+    try:
+        watched = recorded or not plain or _watched()
+    except UnsupportedProblem:
+        watched = True
+    if watched:
         raise UnsupportedProblem(
             "out= is for products that nothing of PyTorch has to see: no gradients (call under "
             "torch.no_grad()), no torch.compile, transform or mode; leave it out"
@@ -395,7 +369,7 @@ def linear(
     """
     if gate_layout is not None or (activation is not None and is_one_of(activation, GATED)):
         return _gated(input, weight, bias, activation, gate_layout, out, options)
-    if out is None and not options and type(weight) in _PLAIN and weight.dim() == 2:
+    if out is None and not options and products.may_be_known(weight) and weight.dim() == 2:
         found = products.known(input, products.transposed(weight), bias=bias, activation=activation)
         if found is not None:
             return found

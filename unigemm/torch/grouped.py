@@ -9,13 +9,18 @@ from torch import Tensor
 
 from ..arguments import shown
 from ..errors import UnsupportedDtype
-from .functions import LayerOptions, _tensors, _unwatched, layer_options
-from .grouped_products import grouped_product
+from ..runtime.call import if_known
+from ..runtime.request import Request
+from .functions import LayerOptions, _tensors, layer_options
+from .products import may_be_known
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["grouped_mm"]
+
+_NOTHING = (None,) * (Request._fields.index("offsets") - 2)
+_GROUPED = Request(None, None, operation="grouped").parts[1]
 
 
 def grouped_mm(
@@ -64,8 +69,10 @@ def grouped_mm(
     >>> experts.grad.flatten()
     tensor([1., 1., 2., 2.])
     """
-    if not options and out_dtype is None and bias is None and _unwatched(mat_a, mat_b, offs):
-        return grouped_product(mat_a, mat_b, offs)
+    if not options and out_dtype is None and bias is None and may_be_known(mat_a):
+        found = if_known((mat_a, mat_b, *_NOTHING, offs), _GROUPED)
+        if found is not None:
+            return found
     named = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
     _tensors(**{name: x for name, x in named.items() if x is not None})
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):

@@ -33,6 +33,7 @@ __all__ = [
     "linear_gated",
     "linear_gated_preact",
     "linear_preact",
+    "may_be_known",
     "mm",
     "plain_product",
     "product",
@@ -55,16 +56,20 @@ _REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _OPTIONS = {name: Request(None, None, activation=name).parts[1] for name in (None, *ACTIVATIONS)}
 
 
+def may_be_known(a: Any) -> bool:
+    """Whether a product by a tensor may be looked up, before PyTorch's dispatcher is asked.
+
+    That takes as long again as all of a known product, whose key refuses what else is watched.
+    """
+    return type(a) in _PLAIN and not _is_compiling() and not _is_autocasting()
+
+
 def known(
     a: Tensor, b: Tensor, c: Tensor | None = None, bias: Tensor | None = None,
     alpha: float | None = None, beta: float | None = None, activation: str | None = None,
 ) -> Any:  # fmt: skip
-    """Return a product of a kind that `unigemm.matmul` knows; None if it does not.
-
-    None, too, where something of PyTorch's may have to see the product, or refuse it. Asking its
-    dispatcher takes as long again as all of a known product.
-    """
-    if _is_compiling() or _is_autocasting() or type(a) not in _PLAIN:
+    """Return a product of a kind that `unigemm.matmul` knows; None if it does not."""
+    if not may_be_known(a):
         return None
     for x in (c, bias):
         if x is not None and (
