@@ -105,6 +105,16 @@ def least_us(problem: Problem, extents: Extents, target: Target) -> float:
     return extents.flops / (2 * lanes * target.sm_count * target.clock_mhz)
 
 
+def _read_again(whole: int, read: Array, times: Array, target: Target) -> Array:
+    """Return the bytes of an operand that stream-K reads from device memory more than once.
+
+    Tiles that share rows of an operand read them at so many different times. What the L2 keeps
+    until then is little of a large operand (docs/lab-notes/2026-11-27-stream-k-reads-again.md).
+    """
+    kept = min(1.0, target.l2_bytes / max(1, whole))
+    return (1 - kept) * np.maximum(0.0, np.minimum(read, times * whole) - whole)
+
+
 def usage(
     problem: Problem, extents: Extents, target: Target, x: Launches, tiles: Sequence[Config]
 ) -> Usage:
@@ -146,6 +156,13 @@ def usage(
     added = added + part * (tail * left * parts + stream * shared)
     rows = sum(r for kind, r in ((problem.a, m), (problem.b, n)) if not has_aligned_rows(kind))
     read_l2 = np.where(few, used_n, used_m + used_n) * step * size
+    least = bytes_moved(problem, extents)
+    # A range takes its tiles one after the other, each from its own place along K on.
+    times = np.ceil(count / shared) * (shared // np.gcd(count, shared))
+    again = stream * sum(
+        _read_again(extent * batch * k * size, ctas * k_tiles * used * step * size, times, target)
+        for extent, used in ((m, used_m), (n, used_n))
+    )
     in_cluster, dot = x.cluster_k > 1, x.schedule == SCHEDULES.index(DOT)
     none = np.zeros(x.size)
     return Usage(
@@ -159,7 +176,7 @@ def usage(
         steps=none + 1.0,
         zero_rows=(x.tile_m - used_m + x.tile_n - used_n) * (x.producers > 0),
         l2_us=ctas * k_tiles * read_l2 / (64.0 * sms * clock),
-        dram_us=none + bytes_moved(problem, extents) / gbs,
+        dram_us=(least + again) / gbs,
         store_us=used_m * used_n * out / (32.0 * clock),
         overlapped=0.5 * (x.schedule == SCHEDULES.index("persistent")),
         added_us=2 * added / gbs,
