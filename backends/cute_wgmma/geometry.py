@@ -105,7 +105,9 @@ class Geometry:
     a_bytes, b_bytes
         One stage of an operand.
     promote
-        After how many k_tiles partial sums are added to a second set of accumulators; 0 for never.
+        After how many k_tiles partial sums are added to another set of accumulators; 0 for never.
+    sets
+        Sets of accumulators: one or two that wgmma writes, and one for the total if there is one.
     a_swizzle, b_swizzle
         Bytes of a swizzled row of an operand in shared memory; 16 is not swizzled.
     store
@@ -142,6 +144,7 @@ class Geometry:
     a_bytes: int
     b_bytes: int
     promote: int
+    sets: int
     a_swizzle: int
     b_swizzle: int
     store: Literal["tma", "rows", "direct"]
@@ -159,14 +162,19 @@ class Geometry:
         return self.groups * self.wg_m * self.wg_n * self.slices
 
     @property
-    def sets(self) -> int:
-        """Sets of accumulators: one or two that wgmma writes, and one for the total."""
-        return {0: 1, 1: 3}.get(self.promote, 2)
-
-    @property
     def held(self) -> int:
         """Registers of a consumer thread for its sums and its part of A."""
         return self.accumulators * self.sets + self.fragments
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the consumers of a tile start their k_tiles in turn.
+
+        So that one's promotion lies under the others' wgmma. Two consumers, or with three sets, are
+        faster without (docs/lab-notes/2026-11-27-promotion-of-float8.md).
+        """
+        shared = self.groups * self.slices == 1 and self.wg_m * self.wg_n > 2
+        return shared and self.promote == 1 and self.sets == 2
 
     @property
     def takers(self) -> int:
@@ -251,6 +259,8 @@ def derived(problem: Problem, config: Config) -> Geometry:
     pipeline = config.stages * (a_bytes + b_bytes)
     boxes = _boxes(problem, config)
     repeats = ceil(m / (MMA_M * wg_m))
+    accumulators = ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP)
+    promote = _promotion(problem, k)
     fragments = 2 * MMA_M * repeats * k // WARPGROUP if from_registers(problem, m) else 0
     geo = Geometry(
         groups=groups,
@@ -259,12 +269,13 @@ def derived(problem: Problem, config: Config) -> Geometry:
         slices=config.slice_k,
         mma_n=n // wg_n,
         repeats_m=repeats,
-        accumulators=ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP),
+        accumulators=accumulators,
         fragments=fragments,
         row_steps=(2, 1) if fragments else (MMA_M * wg_m, 8),
         a_bytes=a_bytes,
         b_bytes=b_bytes,
-        promote=_promotion(problem, k),
+        promote=promote,
+        sets=_sets(promote, accumulators, _registers(consumers, 1)[1], is_reducing(config)),
         a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
         b_swizzle=_swizzle_of_b(problem, m, n),
         store=boxes.store,
@@ -291,6 +302,11 @@ def groups_of(schedule: str) -> int:
 def is_adding(config: Config) -> bool:
     """Whether a tile is in parts of K, whose sums are added up."""
     return config.split_k * config.cluster_k * config.slice_k > 1
+
+
+def is_reducing(config: Config) -> bool:
+    """Whether the CTAs of a cluster, or slices of K, add up their sums."""
+    return config.cluster_k * config.slice_k > 1
 
 
 def spare_bytes(problem: Problem, config: Config) -> int:
@@ -359,6 +375,17 @@ def _promotion(problem: Problem, k_tile: int) -> int:
     return _PROMOTED_K // k_tile if is_promoted(problem) else 0
 
 
+def _sets(promote: int, accumulators: int, registers: int, reduces: bool) -> int:
+    """Return how many sets of accumulators there are: see `Geometry`.
+
+    Three where there are registers for them: the sums of every other k_tile are then added to the
+    total while the next ones are multiplied.
+    """
+    if promote != 1:
+        return 2 if promote else 1
+    return 3 if 3 * accumulators + _BESIDE_SETS[3][reduces] <= registers else 2
+
+
 def _swizzle(row_bytes: int) -> int:
     """Return the widest swizzle whose rows divide the bytes."""
     return next(width for width in (128, 64, 32, 16) if row_bytes % width == 0)
@@ -412,5 +439,5 @@ def _other_registers(config: Config, geo: Geometry) -> int:
     if geo.fragments:
         return _BESIDE_FRAGMENTS
     if geo.promote:
-        return _BESIDE_SETS[geo.sets][config.cluster_k * config.slice_k > 1]
+        return _BESIDE_SETS[geo.sets][is_reducing(config)]
     return _BESIDE_ROWS[geo.residents] if geo.store == "rows" else _OTHER_REGISTERS

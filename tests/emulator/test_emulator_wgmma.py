@@ -292,6 +292,31 @@ def test_every_way_of_sharing_and_storing(dtype, layout, wanted):
     assert (report.tma_stored > 0) == (wanted.get("store") == "tma")
 
 
+# Three sets of sums in turn; two sets, of two consumers and of three, which take turns; one alone.
+PROMOTED = [(128, 128), (128, 192), (192, 128), (64, 192)]
+
+
+@pytest.mark.parametrize("tile", PROMOTED, ids=str)
+@pytest.mark.parametrize("lockstep", [True, False])
+@pytest.mark.sample(5)
+def test_sums_of_float8_lose_nothing_of_one_k_tile_to_another(tile, lockstep):
+    """The tensor cores would drop a one beside 2^14; each CTA has several tiles."""
+    m, n, k = tile[0] + 8, 2 * tile[1] + 8, 5 * 128 + 16
+    a, b = operands(DType.FLOAT8_E4M3FN, "nt", m, n, k, tile[1])
+    a[:, :128], b[:128] = 16, 8
+    a[:, 128:], b[128:] = abs(a[:, 128:].astype("f4")), abs(b[128:].astype("f4"))
+    d = np.full((m, n), 77, np.float32)
+    one = replace(HOPPER, sm_count=1)
+    wanted = {"tile": (*tile, 128), "cluster": (1, 1), "slice_k": 1, "cluster_k": 1, "split": False}
+    wanted["schedule"] = "cooperative"
+    with device(target=one, seed=tile[0], lockstep=lockstep) as gpu:
+        plan = chosen(unigemm.plan(a, b, d, backend="cute_wgmma"), wanted)
+        unigemm.matmul(a, b, d, plan=plan)
+    np.testing.assert_array_equal(d, a.astype("f8") @ b.astype("f8"))
+    assert gpu.launches[0][0].grid == (1, 1, 1)
+    assert geometry(plan.problem, plan.config).takes_turns == (tile[0] == 192)
+
+
 @pytest.mark.parametrize("shared", [{"cluster_k": 2}, {"cluster": (1, 2)}], ids=str)
 def test_slices_of_k_wait_for_what_is_late_in_every_round(shared):
     """K_tiles land in any order: of 11 stages, a slice took an old one for what was on its way."""

@@ -6,25 +6,31 @@ import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import warpgroup
 
-from ...cute.device import read
+from ...cute.device import read, select
 from ...cute.tile_scheduler import advance
-from ..geometry import SWIZZLE_BYTES
+from ..geometry import SWIZZLE_BYTES, WARPGROUP
 from .k_tails import clear_others
 from .layouts import ATOM_BYTES, tiled_mma
 from .spec import Spec
 
 __all__ = [
+    "ORDER_BARRIER",
     "fragment_offsets",
     "fragment_row",
     "k_tile_from_registers",
     "load_fragment",
     "multiply",
     "multiply_k_tile",
+    "pass_turn",
     "release",
     "run",
     "run_from_registers",
+    "run_in_pairs",
     "run_promoted",
 ]
+
+
+ORDER_BARRIER = 1  # and the next two: named barriers by which warpgroups take turns
 
 
 @cute.jit
@@ -49,7 +55,7 @@ def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Conste
 def multiply(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
     a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, stage: Int32, phase: Int32,
-    ranks: tuple, in_wg: Int32, tail: tuple,
+    ranks: tuple, in_wg: Int32, consumer: Int32, tail: tuple,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply the k_tiles of one unit into the accumulators; returns the stage after them.
 
@@ -61,9 +67,11 @@ def multiply(
     mma.set(warpgroup.Field.ACCUMULATE, True)
     promote = spec.geometry.promote
     if const_expr(promote == 1):
-        at = run_promoted(
-            spec, mma, sums, total, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg, tail
-        )
+        loop = run_in_pairs if spec.geometry.sets == 3 else run_promoted
+        at = loop(
+            spec, mma, sums, total, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg, consumer,
+            tail,
+        )  # fmt: skip
     elif const_expr(promote):
         total.fill(0)
         at = (stage, phase)
@@ -122,10 +130,10 @@ def run(
 
 
 @cute.jit
-def run_promoted(
+def run_in_pairs(
     spec: cutlass.Constexpr, mma: cute.TiledMma, even: cute.Tensor, total: cute.Tensor,
     a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
-    in_wg: Int32, tail: tuple,
+    in_wg: Int32, consumer: Int32, tail: tuple,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply k_tiles in pairs, each with sums of its own.
 
@@ -135,18 +143,17 @@ def run_promoted(
     full, empty = barriers
     stage, phase = at
     odd = cute.make_rmem_tensor(even.layout, even.element_type)
-    fresh = tiled_mma(spec)
-    fresh.set(warpgroup.Field.ACCUMULATE, False)
+    both = (starting(spec), mma)
     total.fill(0)
     for pair in cutlass.range(k_tiles // 2, unroll=1):
         before = stage
         cute.arch.mbarrier_wait(full + stage, phase)
         clear_others(spec, tail, 2 * pair, stage)
-        multiply_k_tile((fresh, mma), even, a, b, stage)
+        multiply_k_tile(both, even, a, b, stage)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
         cute.arch.mbarrier_wait(full + stage, phase)
         clear_others(spec, tail, 2 * pair + 1, stage)
-        multiply_k_tile((fresh, mma), odd, a, b, stage)
+        multiply_k_tile(both, odd, a, b, stage)
         warpgroup.wait_group(1)
         total.store(total.load() + even.load())
         if in_wg < 32:  # the warpgroup's first warp signals for all of it
@@ -159,13 +166,58 @@ def run_promoted(
     if k_tiles % 2 == 1:
         cute.arch.mbarrier_wait(full + stage, phase)
         clear_others(spec, tail, k_tiles - 1, stage)
-        multiply_k_tile((fresh, mma), even, a, b, stage)
+        multiply_k_tile(both, even, a, b, stage)
         warpgroup.wait_group(0)
         if in_wg < 32:
             release(empty + stage, ranks, in_wg, spec)
         total.store(total.load() + even.load())
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     return stage, phase
+
+
+@cute.jit
+def run_promoted(
+    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
+    a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
+    in_wg: Int32, consumer: Int32, tail: tuple,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Multiply k_tiles one at a time, and add the sums of each to the total.
+
+    Meanwhile other warpgroups multiply. Where they take turns, each starts its k_tile behind that
+    of the one before it, so that they do not all add at the same time.
+    """
+    full, empty = barriers
+    stage, phase = at
+    geo = spec.geometry
+    both = (starting(spec), mma)
+    coming = select(consumer == geo.consumers - 1, Int32(0), consumer + 1)
+    total.fill(0)
+    for k_tile in cutlass.range(k_tiles, unroll=1):
+        cute.arch.mbarrier_wait(full + stage, phase)
+        clear_others(spec, tail, k_tile, stage)
+        if const_expr(geo.takes_turns):
+            cute.arch.barrier(barrier_id=ORDER_BARRIER + consumer, number_of_threads=2 * WARPGROUP)
+        multiply_k_tile(both, sums, a, b, stage)
+        if const_expr(geo.takes_turns):
+            pass_turn(coming)
+        warpgroup.wait_group(0)
+        if in_wg < 32:  # the warpgroup's first warp signals for all of it
+            release(empty + stage, ranks, in_wg, spec)
+        total.store(total.load() + sums.load())
+        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+    return stage, phase
+
+
+def pass_turn(consumer: Int32) -> None:
+    """Let a warpgroup of those that take turns start its next k_tile."""
+    cute.arch.barrier_arrive(barrier_id=ORDER_BARRIER + consumer, number_of_threads=2 * WARPGROUP)
+
+
+def starting(spec: Spec) -> cute.TiledMma:
+    """Return the wgmma that does not add to what the accumulators hold."""
+    fresh = tiled_mma(spec)
+    fresh.set(warpgroup.Field.ACCUMULATE, False)
+    return fresh
 
 
 @cute.jit
