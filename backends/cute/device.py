@@ -182,6 +182,15 @@ def select(condition: cutlass.Boolean, yes: Int32, no: Int32) -> Int32:
     return Int32(cutlass.select_(condition, Int32(yes), Int32(no)))
 
 
+def chosen(low: Int32, high: Int32, which: Int32) -> Int32:
+    """Return four of the eight bytes of two words (PTX ISA, prmt)."""
+    return cute.arch.inline_ptx(
+        "prmt.b32 {$w0}, {$r0}, {$r1}, {$r2};",
+        write_only_types=[Int32],
+        read_only_args=[low, high, which],
+    )
+
+
 def shared_vector(pointer: cute.Pointer, offset: Int32, count: int) -> cute.Tensor:
     """View `count` neighbouring elements of shared memory, aligned to all of them."""
     size = pointer.dtype.width // 8

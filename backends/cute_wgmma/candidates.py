@@ -120,7 +120,7 @@ def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
     if problem.groups is not None and problem.groups.along == "n":
         return [_offer(problem.transposed, extents.transposed, target, True)]
     found = [_offer(problem, extents, target, False)]
-    if from_registers(problem.transposed, MMA_M):
+    if from_registers(problem.transposed, SWIZZLE_BYTES):
         found.append(_offer(problem.transposed, extents.transposed, target, True))
     return found
 
@@ -190,7 +190,7 @@ MODEL = CostModel("cute_wgmma", SCHEDULES, offers, usage, unsupported_reason, _w
 def offered(problem: Problem, target: Target) -> Iterator[Config]:
     """Yield every configuration that some sizes may get, K whole or in two parts."""
     ways = [(problem, False)]
-    if from_registers(problem.transposed, MMA_M):
+    if from_registers(problem.transposed, SWIZZLE_BYTES):
         ways.append((problem.transposed, True))
     if problem.groups is not None and problem.groups.along == "n":
         ways = [(problem.transposed, True)]

@@ -16,12 +16,13 @@ from ..common.groups import even, tiles_along
 from ..common.launches import Launches
 from ..common.workspace import bytes_moved, workspace_bytes
 from .copies import copied_operands, repacked_bytes
-from .geometry import MMA_M, is_promoted, products
+from .geometry import MMA_M, SWIZZLE_BYTES, is_promoted, products
 
 __all__ = ["SCHEDULES", "usage"]
 
 SCHEDULES = ("cooperative", "pingpong")
 _RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
+_LINES = SWIZZLE_BYTES  # rows of tiles, of 8 bits, that lie in whole lines of shared memory
 _ALONE = 128  # columns that one warpgroup's wgmma takes as long for as for fewer
 
 
@@ -47,9 +48,12 @@ def usage(
     used_m, used_n = np.minimum(x.tile_m, m), np.minimum(x.tile_n, n)
     read = used_m / x.cluster_n + used_n / x.cluster_m
     per_k = x.tile_k * size
-    few = x.tile_m < MMA_M
-    copied = np.where(few, *(float(repacked_bytes(problem, extents, rows)) for rows in (8, MMA_M)))
-    copies = np.where(few, *(float(copied_operands(problem, rows)) for rows in (8, MMA_M)))
+    # What is copied depends on whether rows are few, and whether they are whole lines.
+    lines = np.where(x.tile_m < MMA_M, 0, 1 + (x.tile_m % _LINES == 0))
+    copied = np.array([float(repacked_bytes(problem, extents, x)) for x in (8, MMA_M, _LINES)])[
+        lines
+    ]
+    copies = np.array([float(copied_operands(problem, x)) for x in (8, MMA_M, _LINES)])[lines]
     d_size = problem.d.dtype.itemsize
     out = np.where(x.split_k > 1, 4, d_size)
     direct = (problem.d.alignment < 16) | (problem.d.major == "m")

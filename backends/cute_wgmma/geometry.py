@@ -11,8 +11,8 @@ whatever lies behind them in shared memory, and its products are dropped. Rows t
 to fill with zeros would cost time.
 
 An operand that TMA or wgmma cannot read where it lies is repacked into the workspace first. The
-exception is an M-major A of TF32: wgmma takes it from registers, which the threads load from shared
-memory.
+exception is an M-major A of TF32 or 8 bits: wgmma takes it from registers, which the threads load
+from shared memory.
 
 Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product. What choices
 were measured against is in docs/lab-notes/2026-11-26-tensor-core-code-choices.md.
@@ -193,16 +193,20 @@ def is_promoted(problem: Problem) -> bool:
 
 
 def from_registers(problem: Problem, rows: int) -> bool:
-    """Whether wgmma takes A, in tiles of so many rows, from registers."""
+    """Whether wgmma takes A, in tiles of so many rows, from registers.
+
+    Rows of A lie side by side in lines of shared memory, which tiles have whole.
+    """
     a = problem.a
     if problem.groups is not None:  # these end at any row, or at any K
         return False
-    wide = a.dtype.itemsize == 4 and products(problem) == 1
-    return wide and a.major == "m" and a.alignment == TMA_BYTES and rows >= MMA_M
+    wide = a.dtype.itemsize != 2 and products(problem) == 1
+    whole = rows >= MMA_M and rows * a.dtype.itemsize % SWIZZLE_BYTES == 0
+    return wide and a.major == "m" and a.alignment == TMA_BYTES and whole
 
 
 def shared_major(problem: Problem, name: Literal["a", "b"], rows: int) -> Major:
-    """Return the majorness of A or B in shared memory; only 16-bit types need not be K-major.
+    """Return the majorness of A or B in shared memory; K-major but for 16-bit types, or registers.
 
     For few rows of an M-major A, TMA brings each K by itself, in as many lines as for 64 rows. So
     an A that is copied anyway becomes K-major, and so do eight rows where B is N-major.
@@ -261,7 +265,9 @@ def derived(problem: Problem, config: Config) -> Geometry:
     repeats = ceil(m / (MMA_M * wg_m))
     accumulators = ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP)
     promote = _promotion(problem, k)
-    fragments = 2 * MMA_M * repeats * k // WARPGROUP if from_registers(problem, m) else 0
+    fragments = 0
+    if from_registers(problem, m):
+        fragments = 2 * MMA_M * repeats * SWIZZLE_BYTES // 4 // WARPGROUP
     geo = Geometry(
         groups=groups,
         wg_m=wg_m,
@@ -275,7 +281,7 @@ def derived(problem: Problem, config: Config) -> Geometry:
         a_bytes=a_bytes,
         b_bytes=b_bytes,
         promote=promote,
-        sets=_sets(promote, accumulators, _registers(consumers, 1)[1], is_reducing(config)),
+        sets=_sets(promote, accumulators, fragments, _registers(consumers, 1)[1], config),
         a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
         b_swizzle=_swizzle_of_b(problem, m, n),
         store=boxes.store,
@@ -375,15 +381,15 @@ def _promotion(problem: Problem, k_tile: int) -> int:
     return _PROMOTED_K // k_tile if is_promoted(problem) else 0
 
 
-def _sets(promote: int, accumulators: int, registers: int, reduces: bool) -> int:
+def _sets(promote: int, accumulators: int, fragments: int, registers: int, config: Config) -> int:
     """Return how many sets of accumulators there are: see `Geometry`.
 
     Three where there are registers for them: the sums of every other k_tile are then added to the
     total while the next ones are multiplied.
     """
-    if promote != 1:
+    if promote != 1 or fragments:
         return 2 if promote else 1
-    return 3 if 3 * accumulators + _BESIDE_SETS[3][reduces] <= registers else 2
+    return 3 if 3 * accumulators + _BESIDE_SETS[3][is_reducing(config)] <= registers else 2
 
 
 def _swizzle(row_bytes: int) -> int:
@@ -436,8 +442,7 @@ def fits_registers(problem: Problem, config: Config, geo: Geometry) -> bool:
 
 def _other_registers(config: Config, geo: Geometry) -> int:
     """Return the registers that a consumer thread needs beside its sums and its part of A."""
-    if geo.fragments:
-        return _BESIDE_FRAGMENTS
-    if geo.promote:
-        return _BESIDE_SETS[geo.sets][is_reducing(config)]
+    if geo.fragments or geo.promote:
+        beside = _BESIDE_SETS[geo.sets][is_reducing(config)] if geo.promote else 0
+        return max(beside, _BESIDE_FRAGMENTS if geo.fragments else 0)
     return _BESIDE_ROWS[geo.residents] if geo.store == "rows" else _OTHER_REGISTERS

@@ -292,6 +292,30 @@ def test_every_way_of_sharing_and_storing(dtype, layout, wanted):
     assert (report.tma_stored > 0) == (wanted.get("store") == "tma")
 
 
+BYTES_ALONG_M = [
+    (DType.FLOAT8_E4M3FN, {"tile": (128, 24, 128), "schedule": "cooperative", "split": False}),
+    (DType.FLOAT8_E5M2, {"tile": (128, 48, 128), "schedule": "pingpong", "split": True}),
+    (DType.FLOAT8_E4M3FN, {"tile": (256, 32, 128), "cluster": (1, 2)}),
+    (DType.INT8, {"tile": (128, 32, 128), "cluster": (1, 4), "schedule": "pingpong"}),
+    (DType.INT8, {"tile": (256, 16, 128), "cluster_k": 2}),
+    (DType.INT8, {"tile": (128, 64, 128), "cluster": (2, 1)}),
+]
+
+
+@pytest.mark.parametrize(("dtype", "wanted"), BYTES_ALONG_M, ids=str)
+@pytest.mark.parametrize(("layout", "sizes"), [("nn", (24, 272, 400)), ("tt", (400, 40, 656))])
+@pytest.mark.sample(6)
+def test_eight_bits_along_m_or_n_are_multiplied_where_they_lie(dtype, wanted, layout, sizes):
+    """Through registers; an N-major B as the A of the transposed product."""
+    out = DType.FLOAT32 if dtype is not DType.INT8 else None
+    wanted = {"fragments": True, "cluster_k": 1, **wanted}
+    gpu = check_kind(dtype, layout, sizes, wanted, out=out, seed=sizes[0], conflicts=True)
+    asked, report = gpu.launches[0]
+    assert asked.kernel.startswith("wgmma_gemm"), "no copy before it"
+    if wanted["cluster_k"] == 1:  # else sums pass through shared memory, too
+        assert report.shared_passes == report.shared_accesses > 0, "no conflicts of banks"
+
+
 # Three sets of sums in turn; two sets, of two consumers and of three, which take turns; one alone.
 PROMOTED = [(128, 128), (128, 192), (192, 128), (64, 192)]
 

@@ -146,9 +146,9 @@ KERNEL_MUTANTS = (
     ),
     Mutant(
         "wgmma-fragment-swizzle",
-        _WGMMA + "mainloop.py",
-        "atom, unit, half = wg_m * 2 + g // 4, warp + g // 2 % 2 * 4, g % 2",
-        "atom, unit, half = wg_m * 2 + g // 4, warp + g // 2 % 2 * 4, 1 - g % 2",
+        _WGMMA + "fragments.py",
+        "(atoms * ATOM_BYTES) + first % _UNIT",
+        "(atoms * ATOM_BYTES) + (first + 8) % _UNIT",
         "rows of A change places (64 rows from registers)",
         (
             f"{_SHARED} -k fragments",

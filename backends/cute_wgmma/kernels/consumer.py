@@ -18,8 +18,9 @@ from ...cute.tile_scheduler import (
 )
 from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
 from .epilogue import store_tile
+from .fragments import fragment_offsets
 from .k_tails import tail_of
-from .mainloop import ORDER_BARRIER, fragment_offsets, multiply, pass_turn
+from .mainloop import ORDER_BARRIER, multiply, open_turns
 from .tile_coords import tile_origin
 
 __all__ = ["consume"]
@@ -67,9 +68,7 @@ def consume(
     scale = scale_of(scales[:3])
     if const_expr(has_groups):
         unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
-    if const_expr(geo.takes_turns):
-        if consumer == geo.consumers - 1:
-            pass_turn(Int32(0))
+    open_turns(spec, consumer)
     if const_expr(geo.groups == 2):
         if group == 1:  # the first unit of the CTA is the other group's
             stage, phase = skip(stage, phase, Work(*fields).k_tiles, config.stages)
@@ -89,8 +88,8 @@ def consume(
             cute.arch.barrier(barrier_id=ORDER_BARRIER + group, number_of_threads=both)
         tail = tail_of(spec, work, shared, in_group, group)
         stage, phase = multiply(
-            spec, mma, sums, total, a, b, barriers, k_tiles, stage, phase, ranks, in_wg, consumer,
-            tail,
+            spec, mma, sums, total, a, b, barriers, k_tiles, (stage, phase), ranks,
+            (consumer, in_wg), tail,
         )  # fmt: skip
         if const_expr(geo.groups == 2):
             cute.arch.barrier_arrive(barrier_id=ORDER_BARRIER + 1 - group, number_of_threads=both)

@@ -10,7 +10,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint16, const_expr, range_constexpr
 
-from ...cute.device import elements, global_vector, read, select, write
+from ...cute.device import chosen, elements, global_vector, read, select, write
 from ...cute.epilogue import Run, Site, finished
 from ...cute.exchange import added, fetch, vector_at
 from ...cute.reduction import as_fragment
@@ -19,7 +19,7 @@ from ...cute.tile_scheduler import Work, is_walked
 from ...cute.tma_boxes import pack, send_box, store_box_part, swizzled_unit
 from ...cute.tma_boxes import store_rows as store_box_rows
 from ..geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
-from .mainloop import fragment_row
+from .fragments import fragment_row
 from .spec import Spec
 
 STORE_BARRIER = 4  # and on: a named barrier for each consumer warpgroup
@@ -395,15 +395,6 @@ def gathered(words: list, lane: Int32) -> list:
     lows, highs = (select(even, x, y) for x, y in ((lows, Int32(0x1054)), (highs, Int32(0x3276))))
     first, second = select(low, lows, highs), select(low, highs, lows)
     return [chosen(mine, theirs, first), chosen(mine, theirs, second)]
-
-
-def chosen(low: Int32, high: Int32, which: Int32) -> Int32:
-    """Return four of the eight bytes of two words."""
-    return cute.arch.inline_ptx(
-        "prmt.b32 {$w0}, {$r0}, {$r1}, {$r2};",
-        write_only_types=[Int32],
-        read_only_args=[low, high, which],
-    )
 
 
 # -- stores ----------------------------------------------------------------------------------------

@@ -6,22 +6,20 @@ import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import warpgroup
 
-from ...cute.device import read, select
+from ...cute.device import select
 from ...cute.tile_scheduler import advance
-from ..geometry import SWIZZLE_BYTES, WARPGROUP
+from ..geometry import WARPGROUP
+from .fragments import load_fragment
 from .k_tails import clear_others
-from .layouts import ATOM_BYTES, tiled_mma
+from .layouts import tiled_mma
 from .spec import Spec
 
 __all__ = [
     "ORDER_BARRIER",
-    "fragment_offsets",
-    "fragment_row",
     "k_tile_from_registers",
-    "load_fragment",
     "multiply",
     "multiply_k_tile",
-    "pass_turn",
+    "open_turns",
     "release",
     "run",
     "run_from_registers",
@@ -54,27 +52,30 @@ def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Conste
 @cute.jit
 def multiply(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
-    a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, stage: Int32, phase: Int32,
-    ranks: tuple, in_wg: Int32, consumer: Int32, tail: tuple,
+    a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
+    threads: tuple, tail: tuple,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply the k_tiles of one unit into the accumulators; returns the stage after them.
 
-    `tail` is empty, or what `clear_others` needs.
+    `at` is the first stage and its phase, `threads` this warpgroup among the consumers and this
+    thread in it; `tail` is empty, or what `clear_others` needs.
 
     wgmma adds to `sums`; `total` has the sums of the unit. They are the same tensor unless partial
     sums are promoted.
     """
     mma.set(warpgroup.Field.ACCUMULATE, True)
     promote = spec.geometry.promote
-    if const_expr(promote == 1):
+    consumer, in_wg = threads
+    if const_expr(spec.geometry.fragments > 0):
+        at = run_from_registers(spec, mma, sums, total, a, b, barriers, k_tiles, at, ranks, in_wg)
+    elif const_expr(promote == 1):
         loop = run_in_pairs if spec.geometry.sets == 3 else run_promoted
         at = loop(
-            spec, mma, sums, total, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg, consumer,
+            spec, mma, sums, total, a, b, barriers, k_tiles, at, ranks, in_wg, consumer,
             tail,
         )  # fmt: skip
     elif const_expr(promote):
         total.fill(0)
-        at = (stage, phase)
         for done in cutlass.range(k_tiles // promote, unroll=1):
             at = run(
                 spec, mma, sums, a, b, barriers, promote, at, ranks, in_wg, tail, done * promote
@@ -86,12 +87,8 @@ def multiply(
                 k_tiles // promote * promote,
             )  # fmt: skip
             total.store(total.load() + sums.load())
-    elif const_expr(spec.geometry.fragments > 0):
-        at = run_from_registers(
-            spec, mma, sums, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg
-        )
     else:
-        at = run(spec, mma, sums, a, b, barriers, k_tiles, (stage, phase), ranks, in_wg, tail)
+        at = run(spec, mma, sums, a, b, barriers, k_tiles, at, ranks, in_wg, tail)
     return at
 
 
@@ -208,6 +205,14 @@ def run_promoted(
     return stage, phase
 
 
+@cute.jit
+def open_turns(spec: cutlass.Constexpr, consumer: Int32) -> None:
+    """Give the first of those that take turns its first one."""
+    if const_expr(spec.geometry.takes_turns):
+        if consumer == spec.geometry.consumers - 1:
+            pass_turn(Int32(0))
+
+
 def pass_turn(consumer: Int32) -> None:
     """Let a warpgroup of those that take turns start its next k_tile."""
     cute.arch.barrier_arrive(barrier_id=ORDER_BARRIER + consumer, number_of_threads=2 * WARPGROUP)
@@ -231,64 +236,21 @@ def multiply_k_tile(
     warpgroup.commit_group()
 
 
-def fragment_offsets(spec: Spec, wg_m: Int32, in_wg: Int32) -> tuple:
-    """Return where a thread's part of A lies in a stage, for the lower and the upper four of K.
-
-    A is M-major: atoms of 8 (K) x 32 (M) elements, their 16-byte units swizzled by K; four atoms
-    along K, then those along M. A thread loads neighbours along M. Any rows will do as its rows, so
-    a warp takes units that lie on different banks: with 128 rows a thread has the four rows of a
-    unit, with 64 two rows, half a unit.
-    """
-    lane, warp = in_wg % 32, in_wg // 32
-    g, t = lane // 4, lane % 4
-    if spec.geometry.repeats_m == 2:
-        atom, unit, half = wg_m * 4 + warp, g // 2 + g % 2 * 4, 0
-    else:
-        atom, unit, half = wg_m * 2 + g // 4, warp + g // 2 % 2 * 4, g % 2
-    base = atom * ATOM_BYTES * 4 + half * 8
-    return tuple(base + k * SWIZZLE_BYTES + (unit ^ k) * 16 for k in (t, t + 4))
-
-
-def fragment_row(spec: Spec, wg_m: Int32, in_wg: Int32) -> Int32:
-    """Return the first row of a thread's part of A, in its tile."""
-    lane, warp = in_wg % 32, in_wg // 32
-    g = lane // 4
-    if spec.geometry.repeats_m == 2:
-        return wg_m * 128 + warp * 32 + (g // 2 + g % 2 * 4) * 4
-    return wg_m * 64 + g // 4 * 32 + (warp + g // 2 % 2 * 4) * 4 + g % 2 * 2
-
-
-@cute.jit
-def load_fragment(
-    spec: cutlass.Constexpr, fragment: cute.Tensor, stage: Int32, offsets: tuple
-) -> None:
-    """Load a thread's part of a k_tile of A from shared memory to registers."""
-    repeats = spec.geometry.repeats_m
-    words = cute.recast_tensor(fragment, cutlass.Float32)
-    for k in range_constexpr(SWIZZLE_BYTES // 32):
-        for upper in range_constexpr(2):
-            where = stage + offsets[upper] + k * ATOM_BYTES
-            pointer = cute.make_ptr(
-                cutlass.Float32, where, cute.AddressSpace.smem, assumed_align=8 * repeats
-            )
-            loaded = read(cute.make_tensor(pointer, cute.make_layout(2 * repeats)), 2 * repeats)
-            for i in range_constexpr(repeats):
-                for half in range_constexpr(2):
-                    words[half + 2 * upper + 4 * i + 4 * repeats * k] = loaded[2 * i + half]
-
-
 @cute.jit
 def run_from_registers(
-    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: tuple, b: cute.Tensor,
-    barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple, in_wg: Int32,
+    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor, a: tuple,
+    b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple, in_wg: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """`run` with A from registers, each k_tile's loaded while the one before is multiplied."""
+    """`run` with A from registers, each k_tile's loaded while the one before is multiplied.
+
+    Promoted sums are added to the total after every k_tile.
+    """
     full, _ = barriers
     rows, _, columns = spec.config.tile
     shape = mma.partition_shape_A((rows, columns))
-    even = cute.make_rmem_tensor(shape, spec.operands[0])
-    odd = cute.make_rmem_tensor(shape, spec.operands[0])
-    sums.fill(0)
+    even = mma.make_fragment_A(shape)
+    odd = mma.make_fragment_A(shape)
+    total.fill(0)
     state = (*at, at[0])  # stage, phase, the stage before
     if k_tiles > 0:
         cute.arch.mbarrier_wait(full + at[0], at[1])
@@ -296,43 +258,54 @@ def run_from_registers(
     for pair in cutlass.range(k_tiles // 2, unroll=1):
         first = 2 * pair
         state = k_tile_from_registers(
-            spec, mma, sums, (even, odd), a, b, barriers, first, k_tiles, state, ranks, in_wg
+            spec, mma, sums, total, (even, odd), a, b, barriers, first, k_tiles, state, ranks, in_wg
         )
         state = k_tile_from_registers(
-            spec, mma, sums, (odd, even), a, b, barriers, first + 1, k_tiles, state, ranks, in_wg
-        )
+            spec, mma, sums, total, (odd, even), a, b, barriers, first + 1, k_tiles, state, ranks,
+            in_wg,
+        )  # fmt: skip
     if k_tiles % 2 == 1:
         state = k_tile_from_registers(
-            spec, mma, sums, (even, odd), a, b, barriers, k_tiles - 1, k_tiles, state, ranks, in_wg
-        )
-    warpgroup.wait_group(0)
-    if k_tiles > 0:
-        if in_wg < 32:
-            release(barriers[1] + state[2], ranks, in_wg, spec)
+            spec, mma, sums, total, (even, odd), a, b, barriers, k_tiles - 1, k_tiles, state, ranks,
+            in_wg,
+        )  # fmt: skip
+    if const_expr(not spec.geometry.promote):
+        warpgroup.wait_group(0)
+        if k_tiles > 0:
+            if in_wg < 32:
+                release(barriers[1] + state[2], ranks, in_wg, spec)
     return state[0], state[1]
 
 
 @cute.jit
 def k_tile_from_registers(
-    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, fragments: tuple, a: tuple,
-    b: cute.Tensor, barriers: tuple, index: Int32, k_tiles: Int32, state: tuple, ranks: tuple,
-    in_wg: Int32,
+    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
+    fragments: tuple, a: tuple, b: cute.Tensor, barriers: tuple, index: Int32, k_tiles: Int32,
+    state: tuple, ranks: tuple, in_wg: Int32,
 ) -> tuple[Int32, Int32, Int32]:  # fmt: skip
     """Multiply one k_tile; load the next one's part of A as soon as its registers are free."""
     now, coming = fragments
     full, empty = barriers
+    promote = const_expr(spec.geometry.promote)
     stage, phase, previous = state
+    both = (starting(spec) if promote else mma, mma)
     warpgroup.fence()
     for k in range_constexpr(cute.size(now, mode=[2])):
-        cute.gemm(mma, sums, now[None, None, k], b[None, None, k, stage], sums)
+        cute.gemm(both[min(k, 1)], sums, now[None, None, k], b[None, None, k, stage], sums)
     warpgroup.commit_group()
-    warpgroup.wait_group(1)
-    if index > 0:
-        if in_wg < 32:
-            release(empty + previous, ranks, in_wg, spec)
+    if const_expr(not promote):
+        warpgroup.wait_group(1)
+        if index > 0:
+            if in_wg < 32:
+                release(empty + previous, ranks, in_wg, spec)
     previous = stage
     stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     if index + 1 < k_tiles:
         cute.arch.mbarrier_wait(full + stage, phase)
         load_fragment(spec, coming, a[0] + stage * spec.geometry.a_bytes, a[1])
+    if const_expr(promote):
+        warpgroup.wait_group(0)
+        if in_wg < 32:
+            release(empty + previous, ranks, in_wg, spec)
+        total.store(total.load() + sums.load())
     return stage, phase, previous
