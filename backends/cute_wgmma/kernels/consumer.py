@@ -1,6 +1,8 @@
 """Consumer warpgroups: from the first k_tile of a work unit to its stored tile."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -21,6 +23,7 @@ from .epilogue import store_tile
 from .fragments import fragment_offsets
 from .k_tails import tail_of
 from .mainloop import ORDER_BARRIER, multiply, open_turns
+from .spec import Spec
 from .tile_coords import tile_origin
 
 __all__ = ["consume"]
@@ -47,10 +50,7 @@ def consume(
     in_wg = thread % WARPGROUP
     both = const_expr(2 * WARPGROUP * per_group)  # threads of ping-pong's groups
     partition = mma.get_slice(in_group)
-    if const_expr(geo.fragments > 0):
-        a = (shared[0].iterator.toint(), fragment_offsets(spec, wg_m, in_wg))
-    else:
-        a = mma.make_fragment_A(partition.partition_A(shared[0]))
+    a = multiplied_a(spec, mma, partition, shared[0], wg_m, in_wg)
     b = mma.make_fragment_B(partition.partition_B(shared[1]))
     of_thread = mma.partition_shape_C((max(tile_m, MMA_M), tile_n))
     sums = cute.make_rmem_tensor(of_thread, spec.sums)
@@ -112,6 +112,16 @@ def consume(
     if const_expr(geo.store == "tma"):
         if in_wg // 32 == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+def multiplied_a(
+    spec: Spec, mma: cute.TiledMma, partition: Any, shared: cute.Tensor, wg_m: Int32,
+    in_wg: Int32,
+) -> Any:  # fmt: skip
+    """Return the stages of A as wgmma reads them, or as threads load them to registers."""
+    if spec.geometry.fragments:
+        return shared.iterator.toint(), fragment_offsets(spec, wg_m, in_wg)
+    return mma.make_fragment_A(partition.partition_A(shared))
 
 
 @cute.jit
