@@ -360,7 +360,7 @@ def plan(
         Block scales, as in `matmul`; an `ArraySpec` describes an array.
     offsets, rows, rest : optional
         As in `grouped_matmul`, for whose products these are. Of the arrays the shapes and types
-        count and nothing that they hold: groups are taken to be of equal sizes.
+        count and nothing that they hold: groups are taken to be uneven, as experts get rows.
     **fused
         What `matmul` takes for an epilogue (alpha, bias, activation, ...). An `ArraySpec` describes
         an array, and any number stands for a number; but the number 0 as `alpha` or `beta` leaves

@@ -69,7 +69,9 @@ def test_groups_are_planned_as_grouped_matmul_has_them(along, tmp_path):
     a, b = spec((*lead_a, 96, 32), "bfloat16"), spec((*lead_b, 32, 64), "bfloat16", "F")
     plan = unigemm.plan(a, b, target="sm_90a", c=c, activation="relu", **ends)
     assert Plan.from_dict(data) == plan
-    taken = "all rows to be valid" if along == "rows" else "groups of equal sizes"
+    taken = {"rows": "all rows to be valid", "k": "groups of equal K"}.get(
+        along, "groups as uneven as experts get rows"
+    )
     assert f"estimates take {taken}" in str(plan)
 
 

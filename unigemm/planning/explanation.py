@@ -119,7 +119,10 @@ def _head(plan: Plan) -> list[str]:
     ]
     groups = plan.problem.groups
     if groups is not None and not plan.measured_us:
-        taken = "all rows to be valid" if groups.stacked else "groups of equal sizes"
+        taken = (
+            "groups of equal K" if groups.along == "k" else "groups as uneven as experts get rows"
+        )
+        taken = "all rows to be valid" if groups.stacked else taken
         lines.append(f"     estimates take {taken}")
     if plan.is_calibrated:
         lines.append(f"     estimates are {plan.target.calibration}")
