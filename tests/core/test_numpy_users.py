@@ -315,6 +315,27 @@ def test_a_gpu_reads_all_real_types_as_numpy_promotes_them(dtype):
         assert plan == unigemm.Plan.from_json(plan.to_json())
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "size", "copied"),
+    [
+        ("float32", "float64", 4096, "float64"),
+        ("float32", "float64", 32, None),
+        ("float16", "float32", 4096, "float32"),
+        ("int8", "float16", 4096, "float16"),
+        ("int32", "float32", 2048, "float64"),
+        ("int32", "int16", 4096, None),
+    ],
+)
+def test_mixed_operands_are_copied_where_that_is_estimated_to_be_the_sooner(
+    left, right, size, copied
+):
+    shape = (size, size)
+    plan = unigemm.plan(ArraySpec(shape, left), ArraySpec(shape, right), target="h100")
+    assert (plan.problem.converted is None) == (copied is not None)
+    if copied:
+        assert {str(plan.problem.a.dtype), str(plan.problem.b.dtype)} == {copied}
+
+
 def test_libraries_that_promote_nothing_multiply_integers_of_one_type_alone():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     library = library_of(torch.ones(1), "a")

@@ -14,6 +14,7 @@ from type_cases import numbers as suite_numbers
 import unigemm
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
+from unigemm.runtime import converted_copies
 
 pytestmark = [
     pytest.mark.compile,
@@ -163,3 +164,26 @@ def test_shapes_and_types_of_cupys_suite_are_numpys(seed):
         for i in drawn.choice(len(SHAPES), 3, replace=False):
             a, b = suite_numbers(SHAPES[i][0], left), suite_numbers(SHAPES[i][1], right, 1)
             check_suite(unigemm.matmul(a, b, backend="cute_simt"), a, b)
+
+
+def test_large_products_of_mixed_floats_are_those_of_copies(monkeypatch):
+    sizes = ((9, 5), (5, 12))
+    a, b = numbers(sizes[0], "f4"), numbers(sizes[1], "f8", 1)
+    monkeypatch.setattr(converted_copies, "_pays", lambda *product: True)
+    out = np.zeros((9, 12), "f8")
+    with device("sm_90a") as gpu:
+        unigemm.matmul(a, b, out=out, bias=np.ones(12))
+        assert len(gpu.launches) == 1
+        plan = unigemm.plan(a, b)
+        assert plan.problem.converted is None
+        assert str(plan.problem.a.dtype) == "float64"
+        np.testing.assert_array_equal(unigemm.matmul(a, b, plan=plan), a @ b)
+        np.testing.assert_array_equal(out, a @ b + 1)
+        # Of another type than such kernels give, or where one is named that converts.
+        narrow = np.zeros((9, 12), "f4")
+        unigemm.matmul(a, b, out=narrow)
+        assert unigemm.plan(a, b, narrow).problem.converted is not None
+        assert unigemm.plan(a, b, backend="cute_simt").problem.converted is not None
+        np.testing.assert_array_equal(narrow, a @ b)
+        integers = unigemm.plan(numbers((9, 5), "i4"), numbers((5, 9), "i2"))
+        assert integers.problem.converted is not None

@@ -428,6 +428,7 @@ def numpy_views() -> Library:
         host=None,
         promotes=False,
         transpose=None,
+        views=None,
         table={},
     )
     KNOWN[HostView] = core
@@ -455,6 +456,7 @@ def cuda_views() -> Library:
         hold=None,  # an export keeps its memory
         promotes=False,
         transpose=None,
+        views=None,
         table={},
     )
     KNOWN[CudaView] = core

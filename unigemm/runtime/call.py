@@ -17,6 +17,7 @@ from ..errors import LibraryMismatch, UnsupportedProblem
 from ..planning.plan import Plan
 from .bind import bind
 from .bound import Bound, called, is_shared, store
+from .converted_copies import with_copies
 from .empty import with_one
 from .grouped import ENDS
 from .host import launch_apart
@@ -81,6 +82,9 @@ def _first(request: Request) -> Any:
             return back(call(views))
     if is_complex(library, request):
         return hooks.named(hooks.COMPLEX)(library, request)
+    copied = with_copies(library, request)
+    if copied is not None:
+        return call(copied)
     fuses = request.operation == "grouped" or request.arguments()
     if fuses and library.operand(request.a, "a").shape[-1:] == (0,):
         request = with_one(library, request)

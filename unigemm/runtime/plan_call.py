@@ -17,7 +17,9 @@ from ..planning.select import plan_gemm, target_of
 from ..planning.target import CPU, Target, check_target, device_count, named_target
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
+from ..problem.dtypes import DType
 from .conversion import read_as, with_conversion
+from .converted_copies import dtype_of_copies
 from .fusion import fusion_for
 from .grouped import form_asked
 from .host import host_gemm, host_product
@@ -120,6 +122,10 @@ def plan_call(
         seen = {n: _described(x, n) for n, x in named.items()}
         may = all(library.promotes for library in libraries.values())
         options = with_conversion(seen, options, fused=bool(given), promotes=may)
+        dtype = dtype_of_copies(seen, options, place, fused=bool(given)) if may else None
+        if dtype is not None:  # the product of these is planned
+            named |= {n: _copied(seen[n], dtype) for n in "ab" if seen[n].dtype is not dtype}
+            options = replace(options, converted=None)
     if given:
         options = _with_epilogue(options, given, named, on_host=not place.is_gpu)
     if not place.is_gpu:
@@ -146,6 +152,11 @@ def plan_call(
         return plan_gemm(
             gemm, place, options.backend, usable=target is None, keep=keep, tuned=tuned
         )
+
+
+def _copied(x: Layout, dtype: DType) -> ArraySpec:
+    """Return the description of a copy in another type."""
+    return ArraySpec(x.shape, dtype)
 
 
 def _with_epilogue(

@@ -1,0 +1,137 @@
+"""Mixed operands of a GPU that are converted before the product, where that is the sooner way.
+
+cute_simt converts operands as it reads them, on CUDA cores. For large products of floating-point
+numbers copies in their common type pay: their kernels have tensor cores, or copy by TMA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from ..arrays.libraries import host_view
+from ..arrays.library import Library
+from ..arrays.operands import Operand, compact_strides, parse_dtype, stream_handle
+from ..errors import UnigemmError
+from ..log import LOG
+from ..planning.plan import Plan
+from ..planning.registry import backend_named
+from ..planning.select import plan_gemm, target_of
+from ..planning.target import Target
+from ..problem.canonical import Layout, result_shape
+from ..problem.dtypes import INPUTS, DType, fused_output_dtypes, output_dtypes
+from .conversion import with_conversion
+from .options import Options, check_options, stated, with_named_backend
+from .request import Request
+from .scale_arguments import NO_SCALES
+
+__all__ = ["dtype_of_copies", "with_copies"]
+
+_LAUNCH_US = 3.0  # of a copy, beside its traffic
+
+
+def with_copies(library: Library, request: Request) -> Request | None:
+    """Return a request of copies in the operands' common type; None where none are to be made.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.matmul`; not all that is wrong is found here.
+    """
+    views = library.views
+    if views is None or not library.promotes or request.operation != "matmul":
+        return None
+    if host_view(library, request.a, "a") is not None:
+        return None
+    named = dict(zip(("a", "b", "out"), (request.a, request.b, *request.results), strict=False))
+    operands = {name: library.operand(x, name) for name, x in named.items()}
+    fused = bool(request.arguments())
+    options = Options.of(request, NO_SCALES, scaled=bool(request.scales()))
+    options = with_conversion(operands, options, fused=fused, promotes=True)
+    if options.converted is None:
+        return None
+    check_options(options)
+    options = with_named_backend(options)
+    device = operands["a"].device
+    dtype = dtype_of_copies(operands, options, target_of(device), fused=fused)
+    if dtype is None or operands["b"].device != device:
+        return None
+    ask = library.graph_memory
+    handle = None if request.stream is None else stream_handle(request.stream)
+    found: dict[str, Any] = {}
+    with library.context(device.index, handle):
+        if ask is not None and ask(1, library.current_stream(device.index)) is not None:
+            return None  # a captured graph would not keep the copies
+        for name in ("a", "b"):
+            if operands[name].dtype is not dtype:
+                found[name] = library.maker(operands[name].shape, dtype, device)()
+                views.assign(found[name], named[name])
+    LOG.debug("converted %s to %s before the product", " and ".join(found), dtype)
+    return request._replace(**found, dtype=options.dtype, casting=None)
+
+
+def dtype_of_copies(
+    named: Mapping[str, Operand | Layout], options: Options, target: Target, *, fused: bool
+) -> DType | None:
+    """Return the type that operands are copied in; None where they are converted as they are read.
+
+    Parameters
+    ----------
+    named
+        The operands, and `out` if the caller brings it.
+    options
+        From `with_conversion`.
+    target
+        Where the product is to run.
+    fused
+        There is an epilogue.
+    """
+    dtype = options.converted
+    if dtype is None or dtype not in INPUTS or dtype is DType.INT8 or options.batch_invariant:
+        return None
+    out = named.get("out")
+    wanted = options.dtype if out is None else out.dtype
+    offered = fused_output_dtypes if fused else output_dtypes
+    if wanted is not None and parse_dtype(wanted) not in offered(dtype):
+        return None
+    if isinstance(options.plan, Plan):
+        return dtype if options.plan.problem.converted is None else None
+    if options.backend != "auto":
+        return None if backend_named(options.backend).takes_conversions else dtype
+    a, b = (_layout(named[name]) for name in ("a", "b"))
+    plain = replace(options, dtype=dtype, plan=None, casting=None)
+    return dtype if _pays(a, b, plain, target) else None
+
+
+def _layout(x: Operand | Layout) -> Layout:
+    return x.layout if isinstance(x, Operand) else x
+
+
+@lru_cache(maxsize=512)
+def _pays(a: Layout, b: Layout, options: Options, target: Target) -> bool:
+    """Whether copies and a product of one type are estimated to take less time."""
+    dtype = options.converted
+    assert dtype is not None
+    shape = result_shape(a.shape, b.shape)
+    if 0 in shape or 0 in a.shape:
+        return False
+    d = Layout(shape, compact_strides(shape), dtype)
+    copies, us = [], 0.0
+    for x in (a, b):
+        if x.dtype is dtype:
+            copies.append(x)
+            continue
+        copies.append(Layout(x.shape, compact_strides(x.shape), dtype))
+        traffic = prod(x.shape) * (x.dtype.itemsize + dtype.itemsize)
+        us += _LAUNCH_US + traffic / (target.dram_gbs * 1e3)
+    plain = replace(options, converted=None, dtype=None)
+    with suppress(UnigemmError):
+        as_read = plan_gemm(stated(a, b, d, options), target, "auto", usable=True, keep=0)
+        first, second = copies
+        copied = plan_gemm(stated(first, second, d, plain), target, "auto", usable=True, keep=0)
+        return us + copied.predicted_us < as_read.predicted_us
+    return False
