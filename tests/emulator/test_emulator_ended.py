@@ -43,6 +43,44 @@ def test_a_cta_that_has_ended_is_not_touched(late, reason):
         go(hopper(alive), (source, out), BOX, cluster=2)
 
 
+# Each CTA comes to the memory of the other, arrives, and waits for the other or does not.
+BOTH = """
+    @!%p1 bra ready;
+    mbarrier.init.shared.b64 [%r10], 1;
+    st.shared.b32 [%r11], 5;
+    ready:
+    barrier.cluster.arrive; barrier.cluster.wait;
+    xor.b32 %r7, %r2, 1;
+    mapa.shared::cluster.u32 %r5, %r10, %r7; mapa.shared::cluster.u32 %r6, %r11, %r7;
+    @!%p1 bra touched;
+    TOUCH
+    touched:
+    barrier.cluster.arriveRELAXED;
+"""
+
+
+@pytest.mark.parametrize("relaxed", ["", ".relaxed"])
+@pytest.mark.parametrize(
+    ("touch", "does"),
+    [
+        ("ld.shared::cluster.b32 %r8, [%r6];", "loads from"),
+        ("st.shared::cluster.b32 [%r6], %r3;", "changes"),
+        ("mbarrier.arrive.shared::cluster.b64 _, [%r5];", "changes"),
+        ("red.shared::cluster.add.u32 [%r6], 1;", "changes"),
+    ],
+)
+def test_a_cta_ends_behind_what_others_do_in_its_shared_memory(touch, does, relaxed):
+    """Whatever the order in which they happen to run; what was loaded is there when it is used."""
+    source, out = numbers((50, 80), "f2"), aligned(2, "u4")
+    body = BOTH.replace("TOUCH", touch).replace("RELAXED", relaxed)
+    assert does in fault_of(hopper(body), (source, out), BOX, cluster=2, at="ret;")
+    waits = body + "barrier.cluster.wait;"
+    if relaxed and does == "changes":
+        assert does in fault_of(hopper(waits), (source, out), BOX, cluster=2, at="ret;")
+    else:
+        go(hopper(waits), (source, out), BOX, cluster=2)
+
+
 def test_a_transfer_is_over_before_its_cta_ends():
     body = """
         @!%p1 bra done;

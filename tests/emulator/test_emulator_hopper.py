@@ -636,10 +636,14 @@ def test_wgmma_of_ordinary_stores_without_a_proxy_fence():
 
 
 def test_wgmma_whose_operand_is_overwritten_too_early():
-    early = "commit_group.sync.aligned;\n mov.b32 %r30, 0;\n st.shared.b32 [%r11], %r30;"
-    text = product(PRODUCT.replace("commit_group.sync.aligned;", early))
-    message = fault_of(text, product_arrays(), MAPS, threads=128, smem=16384, at="wgmma.wait_group")
-    assert "was overwritten while wgmma of line" in message
+    """By another value, which is a race; or by the same, in the midst of reading."""
+    for value, at, reason in (
+        ("mov.b32 %r30, 0;", "st.shared.b32 [%r11], %r30", "that a copy or product used"),
+        ("ld.shared.b32 %r30, [%r11];", "wgmma.wait_group", "overwritten while wgmma of line"),
+    ):
+        early = f"commit_group.sync.aligned;\n {value}\n st.shared.b32 [%r11], %r30;"
+        text = product(PRODUCT.replace("commit_group.sync.aligned;", early))
+        assert reason in fault_of(text, product_arrays(), MAPS, threads=128, smem=16384, at=at)
 
 
 def test_wgmma_that_nobody_waits_for():

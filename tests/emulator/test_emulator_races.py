@@ -70,6 +70,25 @@ RACES = {
         "st.shared.b32 [%r5], %r1; bar.warp.sync -1;", "bar.sync 0;",
         "ld.shared.b32 %r20, [%r6];",
     ),
+    "the last word of another lane's vector": (
+        "st.shared.v4.b32 [%r12], {%r1, %r1, %r1, %r1};", "bar.warp.sync -1;",
+        "ld.shared.b32 %r20, [%r13+12];",
+    ),
+    "a word of a vector that another lane reads": (
+        "ld.shared.v4.b32 {%r20, %r21, %r22, %r23}, [%r12];", "bar.warp.sync -1;",
+        "st.shared.b32 [%r13+8], %r1;",
+    ),
+    "a half that another lane wrote": (
+        "mad.lo.s32 %r21, %r1, 2, %r4; cvt.u16.u32 %h1, %r1; st.shared.b16 [%r21], %h1;",
+        "bar.warp.sync -1;", "xor.b32 %r22, %r21, 2; ld.shared.b16 %h3, [%r22];",
+    ),
+    "a half that another lane reads": (
+        "mad.lo.s32 %r21, %r1, 2, %r4; cvt.u16.u32 %h1, %r1; ld.shared.b16 %h3, [%r21];",
+        "bar.warp.sync -1;", "xor.b32 %r22, %r21, 2; st.shared.b16 [%r22], %h1;",
+    ),
+    "a byte of a word that another lane wrote": (
+        "st.shared.b32 [%r5], %r1;", "bar.warp.sync -1;", "ld.shared.b8 %h3, [%r7+1];",
+    ),
     "matrices of other lanes": (
         "st.shared.v4.b32 [%r12], {%r1, %r1, %r1, %r1};", "bar.warp.sync -1;",
         "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r20, %r21, %r22, %r23}, [%r13];",

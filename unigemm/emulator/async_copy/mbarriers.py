@@ -214,10 +214,14 @@ def _places(b: Builder, i: Instruction, operand: Any) -> Any:
     """Compile the address of an mbarrier: to flat byte places of the active lanes."""
     address = address_of(b, operand)
     cluster = "shared::cluster" in i.parts
+    tells = "relaxed" not in i.parts  # else it orders nothing, but whoever sees it is behind it
 
     def places(V: list[Any], m: Any, g: Any) -> Any:
         near = active(address(V), m, g)
-        return flat_shared(near, active(g.base, m, g), g, 8, cluster=cluster)
+        found = flat_shared(near, active(g.base, m, g), g, 8, cluster=cluster)
+        if g.machine.reached is not None and tells:
+            g.machine.reached.changes(g, m, found)
+        return found
 
     return places
 
@@ -280,9 +284,9 @@ def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
     def op(V: list[Any], m: Any, g: Any) -> None:
         phases = []
         numbers = active(V[number], m, g)
-        rows = warps_of(m, g)
+        rows, flat = warps_of(m, g), places(V, m, g)  # in the epoch that `tell` ends
         told = tell(g, m) if tells else {}
-        for n, (row, place) in enumerate(zip(rows, places(V, m, g), strict=True)):
+        for n, (row, place) in enumerate(zip(rows, flat, strict=True)):
             with at_thread(n):
                 barrier = barrier_at(g.machine, int(place))
                 g.machine.record("arrive", f"at mbarrier {barrier.address}", line, row)

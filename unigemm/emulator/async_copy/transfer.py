@@ -406,6 +406,8 @@ def _places(b: Builder, space: str, where: Any, width: int, count: int) -> Any:
         shared = g.machine.shared
         flat = active(near(V), m, g)
         places = flat_shared(flat, active(g.base, m, g), g, width, cluster=cluster)
+        if g.machine.reached is not None:
+            g.machine.reached.changes(g, m, places)
         if shared.strict:
             shared.readable(places, width)
         return shared.views[width], places // width

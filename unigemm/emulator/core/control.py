@@ -210,7 +210,7 @@ def bar_arrive(b: Builder, i: Instruction) -> Op:
 def cluster_arrive(b: Builder, i: Instruction) -> Op:
     """Count at the cluster's barrier, and go on: all lanes of a warp where the guard holds.
 
-    ``.relaxed`` tells nothing of what was done before.
+    ``.relaxed`` tells of what was loaded, but nothing of what was stored before.
     """
     tells = "relaxed" not in i.parts
 
@@ -226,7 +226,7 @@ def cluster_arrive(b: Builder, i: Instruction) -> Op:
             cluster.arrived.add(row)
             if machine.order is not None:
                 order = machine.order
-                more = order.release(row) if tells else order.tensor_only(row)
+                more = order.release(row) if tells else order.relaxed(row)
                 cluster.told = joined(cluster.told, more)
             machine.cluster_arrived(cluster)
         machine.writes.epoch(g.lo, g.hi)

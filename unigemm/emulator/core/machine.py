@@ -23,6 +23,7 @@ from .grid import Geometry, cta_coordinates, special, threads_of
 from .memory import Memory, SharedMemory, carrier
 from .order import Order, joined
 from .program import Program, Step
+from .reached import Reached
 from .timeline import Event
 from .writes import Counts, Writes
 
@@ -110,6 +111,8 @@ class Machine:
         self.stack: list[list[Path]] = [[] for _ in range(total)]
         size = geometry.cluster_size * warps
         self.order = Order(self.shared, total, warps, size) if options.strict else None
+        clustered = geometry.cluster_size > 1
+        self.reached = Reached(self.order, count) if self.order and clustered else None
         if self.order is not None and options.dependent:
             self.order.ran = np.zeros((total, 32), bool)
         self.writes = Writes(self.shared.tickets, total, self.order)
@@ -129,6 +132,7 @@ class Machine:
         self.executed = [0] * len(program.steps)
         self._rows: dict[tuple[int, int], Rows] = {}
         self._registers = self._allocate()
+        self._specials = [special(geometry, first, count, *each) for each in program.specials]
 
     # -- registers
 
@@ -144,10 +148,7 @@ class Machine:
         program = self.program
         tables: dict[str, list[Any]] = {
             "const": list(program.constants),
-            "special": [
-                special(self.geometry, self.first, self.count, name, dtype)[lo:hi]
-                for name, dtype in program.specials
-            ],
+            "special": [values[lo:hi] for values in self._specials],
             "param": [
                 np.frombuffer(self.params, d, 1, offset).reshape(()) for offset, d in program.params
             ],
@@ -393,13 +394,18 @@ class Machine:
         Raises
         ------
         KernelFault
-            It did not wait for its copies.
+            It did not wait for its copies, or its CTA ends while others use its shared memory.
         """
         self.status[row] = DONE
         self.alive[row] = False
         if self.options.strict and self.writes.unwaited(row):
             text = "the warp ends and did not wait for its cp.async copies"
             raise self.blamed(text, self.line, row)
+        if self.reached is not None and self.has_ended(cta := row // self.geometry.warps):
+            try:
+                self.reached.check_end(cta)
+            except Fault as fault:
+                raise self.blamed(str(fault), self.line, row) from None
         cluster = self.cluster_of(row)
         self.cluster_arrived(cluster)
 

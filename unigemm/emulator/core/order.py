@@ -7,12 +7,14 @@ every other thread of its cluster. What a copy or a product does has a number of
 in place of a thread's, known to those that have waited for it. So has ``griddepcontrol.wait``.
 
 Of each word the last write and the last access are kept, so that a race is found between an access
-and the one before it, not between all pairs. Lanes that wait for a barrier by themselves pass what
-they learn to their whole warp. Accesses of 1 and 2 bytes may share a word, and are not compared.
+and the one before it, not between all pairs; of accesses of 1 and 2 bytes it is known which bytes
+of the word they are. Lanes that wait for a barrier by themselves pass what they learn to their
+whole warp. What CTAs of a cluster do in each other's shared memory: see `reached`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,7 @@ class Order:
         self.shared, self.tickets = shared, shared.tickets
         self.of_cta, self.cluster = of_cta, cluster  # warps of each
         self.last = np.zeros(len(shared.words), np.int32)
+        self.written_part, self.used_part = Parts(self.last), Parts(self.last)
         self.width = 32 * cluster + _MORE
         self.known = np.zeros((warps, self.width), np.int32)
         self.behind = np.zeros_like(self.known)
@@ -53,6 +56,7 @@ class Order:
         self.waited = 32 * cluster  # known to those that are behind griddepcontrol.wait
         self.ran: Any = None  # which threads have run it; None where nobody need
         self.products: list[int] = []  # the numbers of tcgen05's queues
+        self.loads: list[int] = []  # the numbers of what warps load from other CTAs
         self._numbers = [self.waited + 1] * (warps // cluster)
         self.rows = np.repeat(np.arange(warps), 32).reshape(warps, 32)
         self.threads = np.arange(32 * warps).reshape(warps, 32) % (32 * cluster)
@@ -143,10 +147,10 @@ class Order:
         """Order the next tcgen05 instructions of a warp behind all that it knows."""
         self.behind[row] = self.known[row]
 
-    def tensor_only(self, row: int) -> Any:
-        """Return what a warp can tell of tensor memory: a relaxed arrival tells no more."""
+    def relaxed(self, row: int) -> Any:
+        """Return what a relaxed arrival of a warp tells: of tensor memory, and what was loaded."""
         told = np.zeros(self.width, np.int32)
-        numbers = [each[0] for each in self._done.values()] + self.products
+        numbers = [each[0] for each in self._done.values()] + self.products + self.loads
         told[numbers] = self.known[row, numbers]
         return told
 
@@ -202,16 +206,18 @@ class Order:
         Fault
             Nothing orders a read behind the write before it.
         """
-        if width < 4:
-            return
-        first = places >> 2
-        rows, threads, own = self._active(g, m)
-        found = self.shared.words.take(first)
-        late = self.late(found, rows, threads)
-        if late.any():
-            lane = int(np.argmax(late))
-            raise Fault(self.race("reads", int(found[lane]), "wrote"), lane)
-        self.last[first] = own
+        rows, threads, own = self.active(g, m)
+        part = _part(places, width)
+        for first in _words(places, width):
+            found = self.shared.words.take(first)
+            late = self.late(found, rows, threads)
+            if part is not None:
+                late &= self.written_part.meets(first, found, part)
+                self.used_part.note(first, own, part)
+            if late.any():
+                lane = int(np.argmax(late))
+                raise Fault(self.race("reads", int(found[lane]), "wrote"), lane)
+            self.last[first] = own
 
     def write(
         self, g: Any, m: Any, places: Any, width: int, values: Any, tickets: Any = None
@@ -225,14 +231,18 @@ class Order:
         Fault
             Nothing orders a write behind the access before it, and it changes what is there.
         """
-        first = places >> 2
-        rows, threads, own = self._active(g, m)
-        if width >= 4:
+        rows, threads, own = self.active(g, m)
+        part = _part(places, width)
+        for first in _words(places, width):
             found = self.last.take(first)
             late = self.late(found, rows, threads)
+            if part is not None:
+                late &= self.used_part.meets(first, found, part)
+                self.used_part.note(first, own, part)
+                self.written_part.note(first, own, part)
             if late.any():
                 self._changed(late, found, rows, places, width, values)
-        self.last[first] = own if tickets is None else tickets
+            self.last[first] = own if tickets is None else tickets
 
     def _changed(self, late: Any, found: Any, rows: Any, places: Any, width: int,
                  values: Any) -> None:  # fmt: skip
@@ -243,7 +253,7 @@ class Order:
             lane = int(np.argmax(late))
             raise Fault(self.race("writes", int(found[lane]), "used"), lane)
 
-    def _active(self, g: Any, m: Any) -> tuple[Any, Any, Any]:
+    def active(self, g: Any, m: Any) -> tuple[Any, Any, Any]:
         """Return the warps, the threads and the tickets of the active lanes."""
         rows, threads = self.rows[g.lo : g.hi], self.threads[g.lo : g.hi]
         if m is True:
@@ -260,7 +270,7 @@ class Order:
         lanes = np.zeros((g.n, 32), bool)
         lanes[:, :n] = True
         first = lines.reshape(-1) >> 2
-        rows, threads, own = self._active(g, lanes)
+        rows, threads, own = self.active(g, lanes)
         found = (self.last if stored else self.shared.words).take(first)
         late = self.late(found, rows, threads)
         if late.any():
@@ -329,20 +339,56 @@ class Order:
     def race(self, what: str, ticket: int, before: str, memory: str = "shared") -> str:
         """Return the message for an access that is not ordered behind that of a ticket."""
         thread = int(self.tickets.who[ticket])
-        if thread >= 32 * self.cluster:
-            other = "a copy or product" if memory == "shared" else "a product or another warp"
-        else:
-            other = f"lane {thread % 32} of warp {thread // 32 % self.of_cta}"
-            if self.cluster > self.of_cta:
-                other += f" of CTA {thread // 32 // self.of_cta} of the cluster"
+        other = "a copy or product" if memory == "shared" else "a product or another warp"
+        if thread < 32 * self.cluster:
+            other = self.who(thread)
         what = what if " " in what else f"it {what}"
         means = "barrier" if memory == "shared" else "barrier between tcgen05.fences"
         return f"race: {what} {memory} memory that {other} {before}, and no {means} orders the two"
+
+    def who(self, thread: int) -> str:
+        """Return a thread of a cluster in words."""
+        found = f"lane {thread % 32} of warp {thread // 32 % self.of_cta}"
+        if self.cluster > self.of_cta:
+            found += f" of CTA {thread // 32 // self.of_cta} of the cluster"
+        return found
+
+
+class Parts:
+    """Which bytes of a word an access of 1 or 2 bytes was of; any other is of all of them."""
+
+    def __init__(self, words: Any) -> None:
+        self.ticket, self.part = np.zeros_like(words), np.zeros(len(words), np.uint8)
+
+    def meets(self, first: Any, tickets: Any, part: Any) -> Any:
+        """Return which of the accesses of tickets have bytes of a part of their word."""
+        return (self.ticket.take(first) != tickets) | (self.part.take(first) & part != 0)
+
+    def note(self, first: Any, tickets: Any, part: Any) -> None:
+        """Note parts of words that are used under tickets."""
+        again = self.ticket.take(first) == tickets
+        self.part[first] = np.where(again, self.part.take(first) | part, part)
+        self.ticket[first] = tickets
+
+
+def _words(places: Any, width: int) -> Iterator[Any]:
+    """Yield the numbers of the first, second and so on words of accesses."""
+    first = places >> 2
+    yield first
+    for word in range(1, width // 4):
+        yield first + word
+
+
+def _part(places: Any, width: int) -> Any:
+    """Return the bytes of its word that each access has, as bits; None where it has them all."""
+    return None if width >= 4 else ((1 << width) - 1 << (places & 3)).astype(np.uint8)
 
 
 def load_shared(g: Any, m: Any, places: Any, width: int, ordered: bool) -> Any:
     """Load from shared memory in the active lanes; nothing else orders what is `ordered`."""
     machine = g.machine
+    if machine.reached is not None:
+        machine.reached.loads(g, m, places)
     found = machine.shared.load(places, width)
     if machine.order is not None and ordered:
         machine.order.read(g, m, places, width)
@@ -354,6 +400,8 @@ def store_shared(
 ) -> None:
     """Store to shared memory in the active lanes, by default under the tickets of the lanes."""
     machine = g.machine
+    if machine.reached is not None:
+        machine.reached.changes(g, m, places)
     if machine.order is not None and ordered:
         machine.order.write(g, m, places, width, values, tickets)
     if tickets is None:

@@ -88,13 +88,15 @@ class Product:
 class Queue:
     """Products of a warpgroup that are not complete: groups, of which the last is open.
 
-    `number` is that of its products, `done` how many waits have completed some, and `told` what the
-    warps knew who committed each group; see `order`. A product is one of all four warps: whoever
-    has waited for it is behind what each of them did before.
+    `number` is that of its products, `ticket` that of what the open group reads, `done` how many
+    groups are complete, and `told` what the warps knew who committed each group; see `order`. A
+    product is one of all four warps: whoever has waited for it is behind what each of them did
+    before.
     """
 
     groups: list[list[Product]] = field(default_factory=lambda: [[]])
     number: int = 0
+    ticket: int = 0
     done: int = 0
     told: list[Any] = field(default_factory=list)
 
@@ -275,8 +277,24 @@ def mma_async(b: Builder, i: Instruction) -> Op:
                 if any(not each.holds.isdisjoint(reads) for each in queue.waiting()):
                     raise Fault("a fragment of A is in sums that nobody waited for")
             queue.groups[-1].append(product)
+            _reading(machine, first, queue, product)
 
     return op
+
+
+def _reading(machine: Any, first: int, queue: Queue, product: Product) -> None:
+    """Note what a product reads from now on, until its group is waited for."""
+    order = machine.order
+    if order is None:
+        return
+    queue.number = queue.number or order.number(first)
+    if not queue.ticket:
+        queue.ticket = machine.shared.tickets.new(readable=True, fenced=True)
+        number = queue.done + len(queue.groups)
+        machine.shared.tickets.belongs(queue.ticket, queue.number, number)
+    for matrix in (product.a, product.b):
+        if isinstance(matrix, Matrix):
+            order.used(matrix.of_use(matrix.units), queue.ticket)
 
 
 def _perform(machine: Any, first: int, product: Product) -> None:
@@ -296,24 +314,18 @@ def _perform(machine: Any, first: int, product: Product) -> None:
     write_sums(V, product.sums, total, kind.sums, True, saturate=kind.saturate)
 
 
-def _ended(machine: Any, first: int, groups: list[list[Product]]) -> None:
-    """Note what products have read, and that the warps of their warpgroup know that they have."""
+def _ended(machine: Any, first: int, count: int) -> None:
+    """Let the warps of a warpgroup know that its first groups are complete, and what they tell."""
     order, queue = machine.order, _queue(machine, first)
     if order is None:
         return
-    queue.number = queue.number or order.number(first)
-    queue.done += 1
-    ticket = machine.shared.tickets.new(readable=True, fenced=True)
-    machine.shared.tickets.belongs(ticket, queue.number, queue.done)
-    for product in (product for group in groups for product in group):
-        for matrix in (product.a, product.b):
-            if isinstance(matrix, Matrix):
-                order.used(matrix.of_use(matrix.units), ticket)
-    told = reduce(joined, queue.told[: len(groups)])
-    del queue.told[: len(groups)]
+    queue.done += count
+    told = reduce(joined, queue.told[:count])
+    del queue.told[:count]
     for row in range(first, first + WARPGROUP):
         order.acquire(row, told)
-        order.known[row, queue.number] = queue.done
+        if queue.number:  # else the groups were empty
+            order.known[row, queue.number] = queue.done
 
 
 @instruction("wgmma.fence")
@@ -338,6 +350,7 @@ def commit(b: Builder, i: Instruction) -> Op:
             if g.machine.order is not None:
                 rows = range(first, first + WARPGROUP)
                 queue.told.append(reduce(joined, map(g.machine.order.release, rows)))
+                queue.ticket = 0
                 g.machine.writes.epoch(first, first + WARPGROUP)
             for row in range(first, first + WARPGROUP):
                 g.machine.record("multiply", f"{len(groups[-1])} products", line, row)
@@ -362,7 +375,7 @@ def wait(b: Builder, i: Instruction) -> Op:
                 for row in range(first, first + WARPGROUP):
                     g.machine.record("multiplied", f"{len(group)} products", line, row)
             if done > 0:
-                _ended(g.machine, first, groups[:done])
+                _ended(g.machine, first, done)
                 del groups[:done]
 
     return op
