@@ -28,10 +28,25 @@ from unigemm.planning.target import Target
 from unigemm.problem.dtypes import FLOAT8, DType
 from unigemm.problem.problem import Problem
 
-__all__ = ["ASKED", "Backend", "Case", "Crossed", "covering", "crossings", "drawn", "pairs_of"]
+__all__ = [
+    "ASKED",
+    "Backend",
+    "Case",
+    "Crossed",
+    "covering",
+    "crossings",
+    "drawn",
+    "is_small",
+    "pairs_of",
+]
 
 _LARGEST = 1 << 14  # elements of a tile: larger ones take longer to compile, with the same code
 Pair = tuple[tuple[str, Hashable], tuple[str, Hashable]]
+
+
+def is_small(config: Config) -> bool:
+    """Whether a configuration is compiled soon."""
+    return config.tile[0] * config.tile[1] <= _LARGEST
 
 
 def pairs_of(case: Mapping[str, Hashable]) -> list[Pair]:
@@ -181,7 +196,7 @@ def drawn(of: Backend, most: int, name: str = "") -> list[Case]:
         except UnsupportedProblem:  # such a product is not for the backend
             continue
         kinds: dict[tuple[Any, ...], tuple[Config, dict[str, Hashable]]] = {}
-        configs = [x for x in of.configs(plan) if x.tile[0] * x.tile[1] <= _LARGEST]
+        configs = list(of.configs(plan))
         for config in draw.sample(configs, len(configs)):
             kind = of.kind(plan.problem, config) | {"swap_ab": config.swap_ab}
             if tuple(kind.values()) in kinds or backend.unsupported_config_reason(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -187,8 +187,10 @@ def _workspace(problem: Problem, extents: Extents, target: Target, config: Confi
 MODEL = CostModel("cute_wgmma", SCHEDULES, offers, usage, unsupported_reason, _workspace)
 
 
-def offered(problem: Problem, target: Target) -> Iterator[Config]:
-    """Yield every configuration that some sizes may get, K whole or in two parts."""
+def offered(
+    problem: Problem, target: Target, wanted: Callable[[Config], bool] = lambda _: True
+) -> Iterator[Config]:
+    """Yield every wanted configuration that some sizes may get, K whole or in two parts."""
     ways = [(problem, False)]
     if from_registers(problem.transposed, SWIZZLE_BYTES):
         ways.append((problem.transposed, True))
@@ -202,7 +204,7 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
                 continue
             stages = int(every.added_stages[index]) if split_k > 1 else base.stages
             config = replace(base, split_k=split_k, stages=stages, swap_ab=swap_ab)
-            if unsupported_reason(own, config, target) is None:
+            if wanted(config) and unsupported_reason(own, config, target) is None:
                 yield config
 
 

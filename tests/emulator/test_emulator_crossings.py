@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from crossings import ASKED, Backend, covering, crossings, drawn, pairs_of
+from crossings import ASKED, Backend, covering, crossings, drawn, is_small, pairs_of
 from fused_cases import check_fused
 from reference import NUMPY
 from sampling import ALL
@@ -21,7 +21,8 @@ from unigemm.backends.cute_simt.schedules import FEW_ROWS
 from unigemm.backends.cute_tcgen05 import candidates as tcgen05
 from unigemm.backends.cute_tcgen05.geometry import store_of
 from unigemm.backends.cute_wgmma import candidates as wgmma
-from unigemm.backends.cute_wgmma.geometry import geometry as wgmma_geometry
+from unigemm.backends.cute_wgmma.geometry import from_registers, is_adding
+from unigemm.backends.cute_wgmma.geometry import store_of as store_of_wgmma
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.planning.registry import backend_named
@@ -29,17 +30,17 @@ from unigemm.problem.dtypes import DType
 
 
 def of_wgmma(problem, config):
-    geo = wgmma_geometry(config.oriented(problem), config)
+    own, rows = config.oriented(problem), config.tile[0]
     parts = {
         "split-K": config.split_k > 1, "slice-K": config.slice_k > 1,
         "cluster along K": config.cluster_k > 1, "multicast": config.cluster != (1, 1),
     }  # fmt: skip
     return {
-        "store": geo.store,
-        "fragments": geo.fragments > 0,
+        "store": store_of_wgmma(own, rows, is_adding(config)),
+        "fragments": from_registers(own, rows),
         "schedule": config.schedule,
         "parts": next((name for name, there in parts.items() if there), "whole"),
-        "few rows": config.tile[0] < 64,
+        "few rows": rows < 64,
     }
 
 
@@ -95,16 +96,17 @@ BACKENDS = {
     for of in (
         Backend(
             "cute_wgmma", "sm_90a", INPUTS, PLACES, SIZES, lambda dtype: 128 // dtype.itemsize,
-            lambda plan: wgmma.offered(plan.problem, plan.target), of_wgmma,
+            lambda plan: wgmma.offered(plan.problem, plan.target, is_small), of_wgmma,
         ),
         Backend(
             "cute_tcgen05", "sm_100a", INPUTS, PLACES, SIZES, lambda dtype: 128 // dtype.itemsize,
-            lambda plan: tcgen05.offered(plan.problem, plan.target), of_tcgen05,
+            lambda plan: filter(is_small, tcgen05.offered(plan.problem, plan.target)), of_tcgen05,
         ),
         Backend(
             "cute_simt", "sm_90a",
             tuple((x, "ieee") for x in (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT64)),
-            PLACES, SIZES, lambda dtype: 16, simt_configs, of_simt,
+            PLACES, SIZES, lambda dtype: 16, lambda plan: filter(is_small, simt_configs(plan)),
+            of_simt,
         ),
     )
 }  # fmt: skip

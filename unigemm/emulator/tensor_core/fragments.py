@@ -40,12 +40,17 @@ def numbers(bits: Any, kind: str) -> Any:
     return rounding.wide(bits, kind).astype(np.float64)
 
 
+def _of_lanes(x: Any, warps: int) -> Any:
+    """Return a register of each lane; most have one."""
+    return x if x.shape == (warps, 32) else np.broadcast_to(x, (warps, 32))
+
+
 def factor(V: list[Any], slots: tuple[int, ...], kind: str, warps: int, halves: int) -> Any:
     """Return A, or B transposed, out of registers: (warps, 8 halves, K)."""
     word = np.uint64 if kind == "f64" else np.uint32
     raw = np.empty((warps, halves, 8, len(slots) // halves, 4), word)
     for n, slot in enumerate(slots):
-        held = np.broadcast_to(V[slot], (warps, 32)).reshape(warps, 8, 4)
+        held = _of_lanes(V[slot], warps).reshape(warps, 8, 4)
         raw[:, n % halves, :, n // halves] = held
     return numbers(raw.reshape(warps, 8 * halves, -1).view(carrier(BYTES[kind])), kind)
 
@@ -60,7 +65,7 @@ def read_sums(V: list[Any], slots: tuple[int, ...], kind: str, warps: int, halve
     each = 2 if kind == "f16" else 1
     pairs = np.empty((warps, halves, 8, len(slots) * each // (2 * halves), 4, 2))
     for n, slot in enumerate(slots):
-        held = np.broadcast_to(V[slot], (warps, 32)).reshape(warps, 8, 4)
+        held = _of_lanes(V[slot], warps).reshape(warps, 8, 4)
         if kind == "f16":
             both = np.ascontiguousarray(held).view(np.float16).reshape(warps, 8, 4, 2)
             pairs[:, n % halves, :, n // halves] = both
