@@ -89,9 +89,21 @@ def test_every_way_of_computing_a_product_carries_out_its_epilogue(backend, case
         check_planned(case, plan, NUMPY, device(target=plan.target))
 
 
+@pytest.mark.parametrize("columns", [False, True])
+def test_c_in_place_is_added_once_where_tiles_overlap(columns):
+    """The last tile along M and N moves back over its neighbours."""
+    case = Fused((68, 132, 40), DType.FLOAT32, "nt", "in place", columns=columns)
+    plan = plan_of(case, "cute_simt", TARGETS["cute_simt"])
+    offered = base_configs(plan.problem, plan.target)
+    config = next(x for x in offered if x.tile == (32, 64, 16) and x.schedule != "tail")
+    config = replace(config, swap_ab=plan.config.swap_ab)
+    plan = replace(plan, config=config, workspace_bytes=0, alternatives=())
+    check_fused(case, NUMPY, device(target=plan.target), plan=plan)
+
+
 def test_whole_tiles_and_those_of_a_tail_have_the_same_epilogue():
-    """Four tiles, of which one runs at once: the last one's K is in parts."""
-    case = Fused((40, 130, 70), DType.FLOAT32, "nn", "halves")
+    """Two tiles with more rows than D, one of which runs at once: the other's K is in parts."""
+    case = Fused((20, 130, 70), DType.FLOAT32, "nn", "halves")
     target = replace(TARGETS["cute_simt"], sm_count=1)
     plan = ways_of(case, "cute_simt", target)[0]
     offered = base_configs(plan.problem, target)
@@ -171,6 +183,12 @@ def test_bias_gradients_are_sums_over_whichever_dimensions_they_lack():
     with device(target=TARGETS["cute_simt"]):
         unigemm.matmul(a, b, alpha=-1.0, bias_grad_out=sums, backend="cute_simt")
     np.testing.assert_allclose(sums[..., 0], wanted.sum(axis=(0, 1, 4)), rtol=1e-5, atol=1e-4)
+
+
+def test_sums_of_columns_take_every_row_and_write_no_column_more():
+    """47 rows: each of a CTA's 16 warps adds some; 45 columns: those of the last CTA end early."""
+    case = Fused((47, 45, 20), DType.FLOAT32, "nn", "column sums")
+    check_fused(case, NUMPY, device(target=TARGETS["cute_simt"]), backend="cute_simt")
 
 
 def test_a_renamed_function_finds_the_same_kernel_and_another_does_not():

@@ -86,6 +86,17 @@ def test_what_tma_brings_needs_no_copies_by_threads(config, sizes):
     assert np.isnan(buffer).all(), "nothing else was written"
 
 
+def test_a_part_of_k_may_be_empty():
+    """Two k_tiles in three parts: the CTA of the last waits for no copies, but for what ran before."""
+    a, b, d, buffer = framed_product("nn", (133, 259, 9), 1)
+    with device("sm_90a", seed=4) as gpu, dirty_workspaces():
+        unigemm.matmul(a, b, d, plan=on_fewer_sms(configured(a, b, d, PARTS), 12))
+    assert gpu.launches[0][0].grid == (12, 1, 1)
+    np.testing.assert_array_equal(d, a @ b)
+    d[...] = np.nan
+    assert np.isnan(buffer).all(), "nothing else was written"
+
+
 @pytest.mark.parametrize("config", [PARTS, STREAM], ids=str)
 def test_stacks_and_operands_that_repeat_give_the_products(config):
     """A lies in aligned rows along M (TMA), and is the same for all of the inner index."""

@@ -216,11 +216,19 @@ def kind(problem, config):
     }
 
 
+#: Of a kind, what a configuration tells by itself.
+FIELDS = ("tile", "cluster", "cluster_k", "slice_k", "schedule")
+
+
 def chosen(plan, wanted, seed=0):
     """Return a plan with a configuration of some kind, the same each time."""
+
+    def of_kind(config):
+        return all(getattr(config, name) == wanted[name] for name in wanted if name in FIELDS)
+
     found = [
         config
-        for config in offered(plan.problem, plan.target)
+        for config in offered(plan.problem, plan.target, of_kind)
         if wanted.items() <= kind(plan.problem, config).items()
     ]
     config = random.Random(seed).choice(found)
@@ -349,6 +357,49 @@ def test_slices_of_k_wait_for_what_is_late_in_every_round(shared):
     for seed in range(2):
         sizes = (8, 152, 128 * 30)
         check_kind(DType.FLOAT8_E4M3FN, "nt", sizes, wanted, seed=seed, change=shared)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8", "fragments"])
+def test_stages_are_handed_back_behind_the_products_that_read_them(kind):
+    """Each main loop, with fewer stages than k_tiles."""
+    dtype = {"float8": DType.FLOAT8_E4M3FN, "fragments": DType.FLOAT32}.get(kind, DType.BFLOAT16)
+    wanted = {"fragments": kind == "fragments", "schedule": "cooperative", "split": False}
+    wanted |= {"cluster_k": 1, "slice_k": 1, "cluster": (1, 1)}
+    check_kind(
+        dtype, "tt" if kind == "fragments" else "nt", (72, 40, 5 * 128 // dtype.itemsize), wanted,
+        precision="tf32" if kind == "fragments" else "ieee", change={"stages": 2},
+    )  # fmt: skip
+
+
+def test_sums_of_split_numbers_are_promoted_whatever_the_number_of_k_tiles():
+    """Three products of each k_tile, four of which are added up by the tensor cores at once."""
+    rng = np.random.default_rng(6)
+    for k in (32, 64, 96, 128):
+        a, b = (rng.normal(0, 1, shape).astype(np.float32) for shape in ((24, k), (k, 16)))
+        with device(**GPU):
+            got = unigemm.matmul(a, b, backend="cute_wgmma", precision="3xtf32")
+        np.testing.assert_allclose(got, a.astype("f8") @ b, rtol=1e-5, atol=1e-5)
+
+
+def test_tiles_that_begin_elsewhere_along_k_take_every_k_tile_once():
+    wanted = {"tile": (8, 64, 64), "slice_k": 1, "cluster_k": 1, "split": False}
+    gpu = check_kind(DType.FLOAT16, "nt", (8, 256, 64 * 43), wanted | {"cluster": (1, 1)})
+    assert gpu.launches[0][0].grid[0] > 1
+
+
+def test_columns_of_a_neighbours_tile_keep_its_bits():
+    """The last tile moves back over it; its CTAs add up those columns in another order."""
+    wanted = {"tile": (16, 56, 64), "cluster_k": 4, "slice_k": 1, "split": False}
+    rng, bfloat16 = np.random.default_rng(9), numpy_dtype(DType.BFLOAT16)
+    a, b = (rng.normal(0, 1, (rows, 512)).astype(bfloat16) for rows in (24, 80))
+    found = []
+    with device(**GPU):
+        for columns in (80, 56):
+            part = b[:columns].T
+            plan = unigemm.plan(a, part, dtype="float32", backend="cute_wgmma")
+            plan = chosen(plan, wanted | {"cluster": (1, 1)})
+            found.append(unigemm.matmul(a, part, dtype="float32", plan=plan)[:, :56])
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("split", [False, True])

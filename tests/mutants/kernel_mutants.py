@@ -18,6 +18,12 @@ _OF_WGMMA = f"{_EMULATED}wgmma.py"
 _SHARED = f"{_OF_WGMMA}::test_every_way_of_sharing_and_storing"
 _TYPES = f"{_OF_WGMMA}::test_types_and_layouts_within_their_error_bounds"
 _DIRECT = f"{_OF_WGMMA}::test_direct_stores_leave_what_is_behind_a_row"
+_HANDED_BACK = f"{_OF_WGMMA}::test_stages_are_handed_back_behind_the_products_that_read_them"
+_TURNED = f"{_OF_WGMMA}::test_tiles_that_begin_elsewhere_along_k_take_every_k_tile_once"
+_COLUMNS = f"{_EMULATED}epilogues.py::test_sums_of_columns_take_every_row_and_write_no_column_more"
+_TOTALS = (
+    f"{_EMULATED}epilogues.py::test_bias_gradients_are_sums_over_whichever_dimensions_they_lack"
+)
 _BOXES = (
     f"{_SHARED} -k 'float16 and pingpong'",
     f"{_SHARED} -k tma",
@@ -32,7 +38,7 @@ _TAIL = (
     f"{_OF_SIMT}::test_parts_of_odd_rows_are_stored_wherever_a_tile_has_moved_to",
 )
 _STREAM = (f"{_EMULATED}stream.py",)
-_SPECIALIZED = (f"{_EMULATED}warp_specialized.py",)
+_SPECIALIZED = (f"{_EMULATED}warp_specialized.py::test_a_part_of_k_may_be_empty",)
 _CLUSTER = (f"{_EMULATED}simt_cluster.py",)
 _OF_TCGEN05 = f"{_EMULATED}tcgen05_gemm.py"
 _PAIRS = f"{_OF_TCGEN05}::test_every_way_of_sharing"
@@ -73,10 +79,7 @@ KERNEL_MUTANTS = (
         "least = tile_n * spec.config.tile[1]",
         "least = None",
         "a neighbour's columns are stored twice, in another order of sums (cluster of four along K)",
-        (
-            f"{_SHARED} -k cluster_k",
-            f"{_CROSSED} -k cute_wgmma",
-        ),
+        (f"{_OF_WGMMA}::test_columns_of_a_neighbours_tile_keep_its_bits",),
     ),
     Mutant(
         "wgmma-slice-barrier",
@@ -104,7 +107,7 @@ KERNEL_MUTANTS = (
         "            cute.arch.sync_warp()\n            fill(spec, sums, boxes.toint(), thread, i, block)\n",
         "            fill(spec, sums, boxes.toint(), thread, i, block)\n",
         "rows of a box are overwritten before all lanes have stored the last ones: a race",
-        (*_BOXES,),
+        (f"{_SHARED} -k rows", f"{_OF_WGMMA}::test_rows_of_d_begin_at_any_element"),
     ),
     Mutant(
         "wgmma-box-fence",
@@ -128,10 +131,7 @@ KERNEL_MUTANTS = (
         "        warpgroup.wait_group(1)\n        total.store(total.load() + even.load())",
         "        warpgroup.wait_group(2)\n        total.store(total.load() + even.load())",
         "float8 sums are promoted while wgmma still adds to them",
-        (
-            f"{_TYPES} -k float8",
-            f"{_SHARED} -k float8",
-        ),
+        (f"{_HANDED_BACK} -k float8",),
     ),
     Mutant(
         "wgmma-early-release",
@@ -139,10 +139,7 @@ KERNEL_MUTANTS = (
         "        warpgroup.commit_group()\n        warpgroup.wait_group(1)\n        if k_tile > 0:",
         "        warpgroup.commit_group()\n        warpgroup.wait_group(2)\n        if k_tile > 0:",
         "a stage is handed back while wgmma still reads it",
-        (
-            f"{_TYPES} -k bfloat16",
-            *_BOXES,
-        ),
+        (f"{_HANDED_BACK} -k bfloat16",),
     ),
     Mutant(
         "wgmma-fragment-swizzle",
@@ -162,11 +159,7 @@ KERNEL_MUTANTS = (
         "    if k_tiles % promote > 0:",
         "    if k_tiles % promote > 1:",
         "the last k_tile of a promoted sum is left out",
-        (
-            f"{_TYPES} -k float8",
-            f"{_SHARED} -k float8",
-            f"{_CROSSED} -k cute_wgmma",
-        ),
+        (f"{_OF_WGMMA}::test_sums_of_split_numbers_are_promoted_whatever_the_number_of_k_tiles",),
     ),
     Mutant(
         "wgmma-pingpong-skip",
@@ -188,6 +181,14 @@ KERNEL_MUTANTS = (
         (f"{_SHARED} -k cluster_k",),
     ),
     Mutant(
+        "wgmma-producer-leave",
+        _WGMMA + "producer.py",
+        "    if const_expr(cm * cn > 1):\n        for _ in range_constexpr(config.stages):",
+        "    if const_expr(cm * cn > 8):\n        for _ in range_constexpr(config.stages):",
+        "a CTA ends while others still signal its barriers",
+        (f"{_SHARED} -k cooperative",),
+    ),
+    Mutant(
         "wgmma-last-store",
         _WGMMA + "consumer.py",
         "            cute.arch.cp_async_bulk_wait_group(0, read=True)\n",
@@ -201,10 +202,7 @@ KERNEL_MUTANTS = (
         "            at += work.step\n            at = select(at >= end, work.first, at)\n        unit += step",
         "            at += work.step\n            at = select(at > end, work.first, at)\n        unit += step",
         "a k_tile beyond the end of a part is read in place of its first",
-        (
-            f"{_TYPES} -k bfloat16",
-            _SHARED,
-        ),
+        (_TURNED,),
     ),
     # -- cute, of all CuTe backends ----------------------------------------------------------------
     Mutant(
@@ -213,10 +211,7 @@ KERNEL_MUTANTS = (
         "for other in cutlass.range(thread + wide, threads, wide, unroll=1):",
         "for other in cutlass.range(thread + wide, threads - wide, wide, unroll=1):",
         "the last slice of many parts of K is not added",
-        (
-            _PARTS,
-            f"{_SHARED} -k True",
-        ),
+        (_COLUMNS,),
     ),
     Mutant(
         "reduction-barrier",
@@ -224,10 +219,7 @@ KERNEL_MUTANTS = (
         "    cute.arch.sync_threads()\n    if thread < wide:",
         "    if thread < wide:",
         "sums of slices are read before they are written: a race",
-        (
-            _PARTS,
-            f"{_SHARED} -k True",
-        ),
+        (_TOTALS, _PARTS),
     ),
     Mutant(
         "reduction-batch",
@@ -246,10 +238,7 @@ KERNEL_MUTANTS = (
         "    here = column < n\n",
         "    here = column <= n\n",
         "a bias gradient is written one column too far",
-        (
-            f"{_EMULATED}epilogues.py::test_bias_gradients_are_sums_over_whichever_dimensions_they_lack",
-            _FUSED,
-        ),
+        (_COLUMNS,),
     ),
     Mutant(
         "repack-panels-zero",
@@ -279,11 +268,7 @@ KERNEL_MUTANTS = (
         "            words = [quiet(word) for word in words]\n",
         "            pass\n",
         "signalling NaN of float32 operands are not quieted in their TF32 copies",
-        (
-            f"{_OF_WGMMA}::test_copies_of_operands_of_every_alignment",
-            f"{_OF_WGMMA}::test_few_rows_of_other_sizes_of_elements_are_turned",
-            f"{_TYPES} -k float32",
-        ),
+        equivalent="TMA brings copies as TF32, and writes 0x7FFFFFFF for any NaN",
     ),
     Mutant(
         "scheduler-rotation",
@@ -291,11 +276,7 @@ KERNEL_MUTANTS = (
         "rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * k_tiles // ROTATIONS",
         "rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * (k_tiles + 1) // ROTATIONS + 1",
         "a k_tile of another part of K is added",
-        (
-            f"{_TYPES} -k bfloat16",
-            _SHARED,
-            f"{_PAIRS} -k '136 and 200'",
-        ),
+        (_TURNED, f"{_SHARED} -k float8"),
     ),
     Mutant(
         "scheduler-parts",
@@ -332,10 +313,7 @@ KERNEL_MUTANTS = (
         "begin = whole(first_m, tile_m), whole(first_n, tile_n)",
         "begin = whole(first_m, tile_m), Int32(0)",
         "columns where tiles overlap add C twice, where C is D",
-        (
-            f"{_CROSSED} -k cute_simt",
-            f"{_FUSED} -k cute_simt",
-        ),
+        (f"{_EMULATED}epilogues.py::test_c_in_place_is_added_once_where_tiles_overlap",),
     ),
     Mutant(
         "simt-patch-sync",
@@ -396,7 +374,7 @@ KERNEL_MUTANTS = (
         "    if row < m:\n        left = n - column_in_d",
         "    if row <= m:\n        left = n - column_in_d",
         "a row behind D is written",
-        _TAIL,
+        (f"{_EMULATED}epilogues.py::test_whole_tiles_and_those_of_a_tail_have_the_same_epilogue",),
     ),
     Mutant(
         "cluster-transpose-sync",
@@ -446,6 +424,14 @@ KERNEL_MUTANTS = (
         "        cute.arch.mbarrier_wait(drained + buffer, buffer_phase)\n        after_sync()\n        into",
         "        after_sync()\n        into",
         "new sums are begun where the old ones are still read",
+        _BLACKWELL,
+    ),
+    Mutant(
+        "tcgen05-leave",
+        _TCGEN05 + "epilogue.py",
+        "    before_sync()\n    with cute.arch.elect_one():\n        if const_expr(ctas == 2):",
+        "    with cute.arch.elect_one():\n        if const_expr(ctas == 2):",
+        "new sums may be begun before the old ones have been read",
         _BLACKWELL,
     ),
     Mutant(

@@ -31,7 +31,7 @@ from queue import SimpleQueue
 from catalogue import MUTANTS
 from planting import ROOT, Mutant
 
-_LONGEST_S = 3600.0
+_LONGEST_S = 900.0
 _OPTIONS = ("-x", "-q", "-n", "0", "-p", "no:cacheprovider")
 
 
