@@ -264,3 +264,25 @@ def test_a_kernel_that_would_run_for_ever_is_stopped(monkeypatch):
     memory = Memory()
     with pytest.raises(EmulatorError, match=r"of some .* take a smaller problem"):
         launch(short, "k", (4096,), (32,), params=[memory.add(np.zeros(1))], memory=memory)
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_loop_that_waits_for_what_nobody_writes_ends(lockstep):
+    """Another warp raises the flag, or waits for another one itself."""
+    waits = "again{0}: ld.volatile.global.b32 %r6, [%d10+{1}];\nnanosleep.u32 20;\n"
+    waits += "setp.ne.u32 %p2, %r6, 1;\n@%p2 bra again{0};\n"
+    raises = "mov.b32 %r7, 1;\nst.volatile.global.b32 [%d10+{}], %r7;\n"
+    body = "setp.lt.u32 %p1, %r1, 32;\n@%p1 bra first;\n"
+    body += f"{waits.format('b', 4)}{raises.format(0)}bra.uni done;\nfirst:\nEARLY"
+    body += f"{waits.format('a', 0)}LATE\ndone:"
+    for early, late in ((raises.format(4), ""), ("", raises.format(4))):
+        text = shared_kernel(body.replace("EARLY", early).replace("LATE", late))
+        flags = np.zeros(64, np.uint32)
+        if early:
+            run(text, (flags,), threads=64, lockstep=lockstep)
+            assert flags[:2].tolist() == [1, 1]
+        else:
+            with pytest.raises(
+                KernelFault, match="no warp gets on: each that runs waits in a loop"
+            ):
+                run(text, (flags,), threads=64, lockstep=lockstep)

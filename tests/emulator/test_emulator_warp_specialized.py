@@ -87,7 +87,7 @@ def test_what_tma_brings_needs_no_copies_by_threads(config, sizes):
 
 
 def test_a_part_of_k_may_be_empty():
-    """Two k_tiles in three parts: the CTA of the last waits for no copies, but for what ran before."""
+    """Two k_tiles in three parts: the CTA of the last one has no copies to wait for."""
     a, b, d, buffer = framed_product("nn", (133, 259, 9), 1)
     with device("sm_90a", seed=4) as gpu, dirty_workspaces():
         unigemm.matmul(a, b, d, plan=on_fewer_sms(configured(a, b, d, PARTS), 12))

@@ -424,7 +424,7 @@ KERNEL_MUTANTS = (
         "        cute.arch.mbarrier_wait(drained + buffer, buffer_phase)\n        after_sync()\n        into",
         "        after_sync()\n        into",
         "new sums are begun where the old ones are still read",
-        _BLACKWELL,
+        (f"{_PAIRS} -k 520",),
     ),
     Mutant(
         "tcgen05-leave",
@@ -432,7 +432,7 @@ KERNEL_MUTANTS = (
         "    before_sync()\n    with cute.arch.elect_one():\n        if const_expr(ctas == 2):",
         "    with cute.arch.elect_one():\n        if const_expr(ctas == 2):",
         "new sums may be begun before the old ones have been read",
-        _BLACKWELL,
+        (f"{_PAIRS} -k 520",),
     ),
     Mutant(
         "tcgen05-empty-part",
@@ -448,7 +448,7 @@ KERNEL_MUTANTS = (
         "        cute.arch.cp_async_bulk_wait_group(BOXES - 1, read=True)\n",
         "        cute.arch.cp_async_bulk_wait_group(BOXES, read=True)\n",
         "a box is overwritten while TMA still reads it",
-        _BLACKWELL,
+        (f"{_PAIRS} -k 600",),
     ),
     Mutant(
         "tcgen05-last-row",

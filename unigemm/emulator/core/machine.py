@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ptx.faults import MALFORMED, EmulatorError, Fault, KernelFault, Site
+from ..ptx.faults import MALFORMED, Fault, KernelFault, Site
 from ..ptx.flow import EXIT
 from .barriers import ClusterBarrier, NamedBarriers
 from .divergence import Path
@@ -23,6 +23,7 @@ from .grid import Geometry, cta_coordinates, special, threads_of
 from .memory import Memory, SharedMemory, carrier
 from .order import Order, joined
 from .program import Program, Step
+from .progress import Watch
 from .reached import Reached
 from .timeline import Event
 from .writes import Counts, Writes
@@ -132,6 +133,7 @@ class Machine:
         self.executed = [0] * len(program.steps)
         self._rows: dict[tuple[int, int], Rows] = {}
         self._registers = self._allocate()
+        self._watch = Watch(options.budget)
         self._specials = [special(geometry, first, count, *each) for each in program.specials]
 
     # -- registers
@@ -257,16 +259,13 @@ class Machine:
         m: Any = True if all(self.full[lo:hi]) else self.mask[lo:hi].copy()
         self.executed[self.at[lo]] += hi - lo
         self.ran += (hi - lo) * (step.segment.last - step.segment.first)
-        if self.ran > self.options.budget:
-            raise EmulatorError(
-                f"{self.program.kernel.name} takes too long: {self.ran} warp instructions, and it "
-                "has not ended; take a smaller problem"
-            )
         if lo <= self._traced_row < hi:
             lanes = self.mask[self._traced_row]
             self.traced.append((self.at[lo], int((lanes * (1 << np.arange(32))).sum())))
         V, i = g.V, -1
         try:
+            if self.ran > self._watch.due:
+                self._watch.look(self.ran, self._registers, self.program.kernel.name)
             for i, op in enumerate(step.ops):  # noqa: B007
                 op(V, m, g)
             i = len(step.ops)
