@@ -7,6 +7,7 @@ wait, or where another segment begins.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .ptx import Instruction, Kernel, Symbol
 
@@ -53,7 +54,11 @@ class Flow:
 
 def is_any(instruction: Instruction, names: tuple[str, ...]) -> bool:
     """Whether an opcode is one of `names`, with whatever modifiers behind."""
-    opcode = instruction.opcode
+    return _begins(instruction.opcode, names)
+
+
+@lru_cache(maxsize=8192)
+def _begins(opcode: str, names: tuple[str, ...]) -> bool:
     return any(opcode == name or opcode.startswith(name + ".") for name in names)
 
 

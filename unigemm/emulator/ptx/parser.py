@@ -7,8 +7,6 @@ that all names of a kernel are different.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 from .faults import MALFORMED, PtxError
@@ -48,24 +46,25 @@ _VALUES = {".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".reqnctaperclus
 _FLAGS = {".explicitcluster", ".visible", ".weak", ".noreturn"}
 
 
-@dataclass(frozen=True)
-class _Token:
-    kind: str
-    text: str
-    line: int
-
-
-def _tokens(text: str) -> Iterator[_Token]:
+def _tokens(text: str) -> tuple[list[str], list[str], list[int]]:
+    """Return the tokens of a text, their kinds, and the lines on which they begin."""
+    found: list[str] = []
+    kinds: list[str] = []
+    lines: list[int] = []
     at, line = 0, 1
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise PtxError(f"cannot be read at {text[at : at + 20]!r}", line)
-        kind, found = match.lastgroup or "", match.group()
+    for match in _TOKEN.finditer(text):
+        if match.start() != at:
+            break
+        kind, token, at = match.lastgroup or "", match.group(), match.end()
         if kind != "skip":
-            yield _Token(kind, found, line)
-        line += found.count("\n")
-        at = match.end()
+            found.append(token)
+            kinds.append(kind)
+            lines.append(line)
+        if "\n" in token:
+            line += token.count("\n")
+    if at < len(text):
+        raise PtxError(f"cannot be read at {text[at : at + 20]!r}", line)
+    return found, kinds, lines
 
 
 @lru_cache(maxsize=64)
@@ -94,18 +93,19 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.lines = tuple(text.split("\n"))
-        self.tokens = list(_tokens(text))
+        self.tokens, self.kinds, self.of_line = _tokens(text)
+        self.tokens += "", ""  # the end, for `peek`
+        self.kinds.append("")
         self.at = 0
 
     # -- tokens
 
     def peek(self, ahead: int = 0) -> str:
-        place = self.at + ahead
-        return self.tokens[place].text if place < len(self.tokens) else ""
+        return self.tokens[self.at + ahead]
 
     @property
     def line(self) -> int:
-        return self.tokens[min(self.at, len(self.tokens) - 1)].line if self.tokens else 1
+        return self.of_line[min(self.at, len(self.of_line) - 1)] if self.of_line else 1
 
     def take(self, expected: str | None = None) -> str:
         found = self.peek()
@@ -274,7 +274,7 @@ class _Body:
         while p.peek() != "}":
             if p.peek() == "{":
                 self.scope()
-            elif p.peek(1) == ":" and p.tokens[p.at].kind == "name":
+            elif p.peek(1) == ":" and p.kinds[p.at] == "name":
                 label = (self.chain[0], p.take())
                 if label in self.labels:
                     raise PtxError(f"the label {label[1]} is there twice", p.line)
@@ -362,15 +362,15 @@ class _Body:
             return self.address()
         if p.peek() == "{":
             return self.vector()
-        token = p.tokens[p.at]
-        if token.kind == "float":
+        kind, token = p.kinds[p.at], p.peek()
+        if kind == "float":
             p.take()
-            return Immediate(int(token.text[2:], 16), len(token.text[2:]) // 2)
-        if token.kind == "number" or token.text == "-":
+            return Immediate(int(token[2:], 16), len(token[2:]) // 2)
+        if kind == "number" or token == "-":
             return Immediate(p.integer())
-        if token.kind == "name":
+        if kind == "name":
             return self.named(p.take())
-        raise PtxError(f"an operand cannot begin with {token.text}", token.line)
+        raise PtxError(f"an operand cannot begin with {token or 'the end'}", p.line)
 
     def vector(self) -> Vector:
         p = self.parser

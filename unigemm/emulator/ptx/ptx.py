@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 __all__ = [
     "Address",
@@ -100,7 +101,12 @@ class Instruction:
     @property
     def parts(self) -> tuple[str, ...]:
         """The opcode cut at its dots; ``shared::cta`` stays whole."""
-        return tuple(self.opcode.split("."))
+        return _parts(self.opcode)
+
+
+@lru_cache(maxsize=8192)
+def _parts(opcode: str) -> tuple[str, ...]:
+    return tuple(opcode.split("."))
 
 
 @dataclass(frozen=True)
