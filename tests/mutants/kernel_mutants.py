@@ -164,8 +164,8 @@ KERNEL_MUTANTS = (
     Mutant(
         "wgmma-pingpong-skip",
         _WGMMA + "consumer.py",
-        "stage, phase = skip(stage, phase, Work(*first).k_tiles, config.stages)",
-        "stage, phase = skip(stage, phase, Work(*first).k_tiles + 1, config.stages)",
+        "stage, phase = skip(stage, phase, Work(*fields).k_tiles, config.stages)",
+        "stage, phase = skip(stage, phase, Work(*fields).k_tiles + 1, config.stages)",
         "the second group of ping-pong waits for the wrong stage",
         (
             f"{_SHARED} -k 'float16 and pingpong'",
