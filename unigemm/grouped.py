@@ -3,25 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from .planning.plan import Plan
 from .runtime.call import compute
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .arrays.types import (
         Activation,
         Array,
+        ArrayT,
         DTypeLike,
         GateLayout,
+        GroupedOptions,
+        NumPyArray,
+        NumPyLike,
         Rest,
         Stream,
+        Tensor,
     )
     from .problem.problem import Precision
 
 __all__ = ["grouped_matmul"]
 
 
+# A tuple of one is taken as by NumPy's ufuncs, and gives its array: so some of these overlap.
+@overload
+def grouped_matmul(  # type: ignore[overload-overlap]
+    a: NumPyArray,
+    b: NumPyArray,
+    offsets: NumPyLike | None = None,
+    /,
+    out: NumPyArray | tuple[NumPyArray] | None = None,
+    **options: Unpack[GroupedOptions],
+) -> NumPyArray: ...
+@overload
+def grouped_matmul(  # type: ignore[overload-overlap]
+    a: Tensor[ArrayT],
+    b: Tensor[ArrayT],
+    offsets: Tensor[ArrayT] | None = None,
+    /,
+    out: Tensor[ArrayT] | tuple[Tensor[ArrayT]] | None = None,
+    **options: Unpack[GroupedOptions],
+) -> ArrayT: ...
+@overload
+def grouped_matmul(  # type: ignore[overload-overlap]
+    a: ArrayT,
+    b: ArrayT,
+    offsets: ArrayT | None = None,
+    /,
+    out: ArrayT | tuple[ArrayT] | None = None,
+    **options: Unpack[GroupedOptions],
+) -> ArrayT: ...
+@overload
+def grouped_matmul(
+    a: NumPyLike,
+    b: NumPyLike,
+    offsets: NumPyLike | None = None,
+    /,
+    *,
+    out: tuple[NumPyArray, ...],
+    **options: Unpack[GroupedOptions],
+) -> tuple[NumPyArray, ...]: ...
+@overload
+def grouped_matmul(
+    a: ArrayT,
+    b: ArrayT,
+    offsets: ArrayT | None = None,
+    /,
+    *,
+    out: tuple[ArrayT, ...],
+    **options: Unpack[GroupedOptions],
+) -> tuple[ArrayT, ...]: ...
 def grouped_matmul(
     a: Any,
     b: Any,

@@ -406,3 +406,13 @@ def test_other_libraries_get_the_same_of_their_own_arrays(form, library):
         multiply(form, to(a), to(b), found)
     with pytest.raises(unigemm.UnsupportedProblem, match="pass numbers from 0"):
         multiply(form, to(a), to(b), to(found + 90))
+
+
+def test_what_is_written_shares_memory_with_no_offsets():
+    both = np.zeros(54 + 8, np.int32)
+    both[-2:] = ENDS
+    out = both[-54:].view("f4").reshape(9, 6)
+    with pytest.raises(unigemm.OverlapError, match="out shares memory with offsets"):
+        unigemm.grouped_matmul(X, W, both[-2:], out)
+    with pytest.raises(unigemm.OverlapError, match="amax_out shares memory with offsets"):
+        unigemm.grouped_matmul(X, W, both[-2:], amax_out=both[-1:].view("f4"), alpha=2.0)

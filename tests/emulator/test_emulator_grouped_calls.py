@@ -78,6 +78,22 @@ def test_float8_has_a_scale_for_each_group(form):
             np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("shape", [(4, 6), (6,)])
+def test_sums_of_results_are_of_each_group_or_of_all(device, shape):
+    a, b = operands("m", UNEVEN, np.float32)
+    total, sums = np.full(shape, np.nan, "f4"), np.zeros((4, 6))
+
+    def finish(part, g, at):
+        sums[g] = 2 * part.sum(0)
+        return 2 * part
+
+    expected = reference("m", a, b, UNEVEN.offsets, finish)
+    offsets = UNEVEN.offsets.astype(np.int32)
+    found = unigemm.grouped_matmul(a, b, offsets, bias_grad_out=total, alpha=2.0)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(total, sums if shape == (4, 6) else sums.sum(0))
+
+
 @pytest.mark.parametrize("rest", ["zeros", "untouched"])
 def test_k_of_nothing_is_a_sum_of_zeros_on_a_device_too(device, rest):
     s = Sizes((3, 1), rest=1, inner=0)
@@ -101,8 +117,7 @@ def test_no_groups_need_no_kernel(device):
 
 def test_what_no_kernel_takes_is_refused_with_every_backends_reason(device):
     a, b = operands("m", UNEVEN, np.float32)
-    total = np.zeros((4, 6), "f4")
-    with pytest.raises(unigemm.UnsupportedProblem, match="cute_simt"):
-        unigemm.grouped_matmul(a, b, UNEVEN.offsets, bias_grad_out=total, alpha=2.0)
+    with pytest.raises(unigemm.UnsupportedProblem, match="cute_tcgen05"):
+        unigemm.grouped_matmul(a, b, UNEVEN.offsets, backend="cute_tcgen05")
     with pytest.raises(unigemm.UnsupportedProblem, match="batch_invariant"):
         unigemm.grouped_matmul(a, b, UNEVEN.offsets, batch_invariant=True)
