@@ -412,27 +412,7 @@ def numpy_views() -> Library:
     """Return the library of arrays in host memory that were opened through DLPack."""
     from .numpy_arrays import numpy_library
 
-    def zero(x: HostView) -> None:
-        native(x).fill(0)
-
-    core = replace(
-        numpy_library(),
-        maker=_viewed(numpy_library(), HostView),
-        address=_address,
-        scalar=lambda x: x,
-        read=_read,
-        operand=_operand,
-        claim=_claim,
-        zero=zero,
-        numpy_errors=False,
-        host=None,
-        promotes=False,
-        transpose=None,
-        views=None,
-        table={},
-    )
-    KNOWN[HostView] = core
-    return core
+    return _views(numpy_library(), HostView)
 
 
 @lru_cache(maxsize=1)
@@ -440,26 +420,27 @@ def cuda_views() -> Library:
     """Return the library of arrays on CUDA devices that were opened through DLPack."""
     from .cupy_arrays import cupy_library
 
-    arrays = cupy_library()
+    return _views(cupy_library(), CudaView)
 
-    def zero(x: HostView) -> None:
-        arrays.zero(native(x))
 
-    core = replace(
+def _views(arrays: Library, kind: type[HostView]) -> Library:
+    core = KNOWN[kind] = replace(
         arrays,
-        maker=_viewed(arrays, CudaView),
+        maker=_viewed(arrays, kind),
         address=_address,
+        scalar=lambda x: x,
         read=_read,
         operand=_operand,
         claim=_claim,
-        zero=zero,
+        zero=lambda x: arrays.zero(native(x)),
         hold=None,  # an export keeps its memory
+        numpy_errors=False,
+        host=None,
         promotes=False,
         transpose=None,
         views=None,
         table={},
     )
-    KNOWN[CudaView] = core
     return core
 
 

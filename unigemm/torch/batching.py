@@ -74,28 +74,25 @@ def _linear(
 
 
 def _linear_preact(
-    info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
-) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    preact, _ = _linear(info, in_dims, x, weight, bias)
-    return (activation_named(activation).value(preact), preact), (0, 0)
-
-
-def _linear_gated_preact(
     info: Any,
     in_dims: Any,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     activation: str,
-    gate_layout: str,
+    gate_layout: str | None = None,
     **options: Any,
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
     preact, _ = _linear(info, in_dims, x, weight, bias, **options)
-    return (gated_named(activation, gate_layout).value(preact, gate_layout), preact), (0, 0)
+    if gate_layout is None:
+        result = activation_named(activation).value(preact)
+    else:
+        result = gated_named(activation, gate_layout).value(preact, gate_layout)
+    return (result, preact), (0, 0)
 
 
 def _linear_gated(info: Any, in_dims: Any, *args: Any, **options: Any) -> tuple[Tensor, int]:
-    return _linear_gated_preact(info, in_dims, *args, **options)[0][0], 0
+    return _linear_preact(info, in_dims, *args, **options)[0][0], 0
 
 
 def _grouped(info: Any, in_dims: Any, *args: Any, **options: Any) -> tuple[Tensor, int]:
@@ -117,7 +114,7 @@ def _register() -> None:
         ("linear_activation", _linear),
         ("linear_preact", _linear_preact),
         ("linear_gated", _linear_gated),
-        ("linear_gated_preact", _linear_gated_preact),
+        ("linear_gated_preact", _linear_preact),
         ("grouped_mm", _grouped),
         ("matmul", _matmul),
     ):

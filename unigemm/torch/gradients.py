@@ -61,20 +61,11 @@ def _save_mm(ctx: Any, result: Any, a: Tensor, b: Tensor) -> None:
     _save(ctx, a, b)
 
 
-def _backward_mm(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(
+    multiply: Callable[..., Tensor], ctx: Any, g: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
     a, b = ctx.saved_tensors
-    return (
-        None if b is None else _ops.mm(g, b.mH),
-        None if a is None else _ops.mm(a.mH, g),
-    )
-
-
-def _backward_bmm(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    a, b = ctx.saved_tensors
-    return (
-        None if b is None else _ops.bmm(g, b.mH),
-        None if a is None else _ops.bmm(a.mH, g),
-    )
+    return None if b is None else multiply(g, b.mH), None if a is None else multiply(a.mH, g)
 
 
 def _save_addmm(
@@ -93,14 +84,10 @@ def _save_addmm(
 
 
 def _backward_addmm(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    a, b = ctx.saved_tensors
     beta, alpha = ctx.factors
     of_c = _scaled(_sum_to(g, *ctx.c), beta) if ctx.needed[0] else None
-    return (
-        of_c,
-        None if b is None else _scaled(_ops.mm(g, b.mH), alpha),
-        None if a is None else _scaled(_ops.mm(a.mH, g), alpha),
-    )
+    of_operands = _backward(_ops.mm, ctx, g)
+    return of_c, *(None if x is None else _scaled(x, alpha) for x in of_operands)
 
 
 def _save_linear(
@@ -110,9 +97,10 @@ def _save_linear(
     weight: Tensor,
     bias: Tensor | None = None,
     activation: str | None = None,
+    gate_layout: str | None = None,
     **options: Any,
 ) -> None:
-    ctx.activation = activation
+    ctx.activation = activation if gate_layout is None else (activation, gate_layout)
     ctx.options = options
     ctx.bias = None if bias is None else (bias.shape, bias.dtype)
     if activation is None:
@@ -121,24 +109,6 @@ def _save_linear(
         _save(ctx, x, weight, result[1])
     else:  # what went into the activation is computed again
         _save(ctx, x, weight, x, weight, bias)
-
-
-def _save_gated(
-    ctx: Any,
-    result: Any,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    activation: str,
-    gate_layout: str,
-    **options: Any,
-) -> None:
-    _save_linear(ctx, result, x, weight, bias, activation, **options)
-    ctx.activation = (activation, gate_layout)
-
-
-def _backward_gated(ctx: Any, *gradients: Tensor | None) -> Any:
-    return (*_backward_linear(ctx, *gradients), None)
 
 
 def _backward_linear(ctx: Any, of_result: Tensor | None, of_preact: Tensor | None = None) -> Any:
@@ -168,8 +138,7 @@ def _backward_linear(ctx: Any, of_result: Tensor | None, of_preact: Tensor | Non
     of_bias = None
     if ctx.bias is not None and ctx.needed[2]:
         of_bias = _sum_to(g, *ctx.bias)
-    gradients = (of_x, of_weight, of_bias)
-    return gradients if ctx.activation is None else (*gradients, None)
+    return of_x, of_weight, of_bias
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -226,7 +195,7 @@ def _backward_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         if len(ctx.operands[1]) == 2 and not (is_spread(a) or is_spread(g)):
             a, g = _rows(a), _rows(g)
         of_b = _ops.matmul(a.mH, g, alpha=alpha, **options).sum_to_size(ctx.operands[1])
-    return of_a, of_b, of_c, of_bias, None, None
+    return of_a, of_b, of_c, of_bias
 
 
 def _save_grouped(
@@ -294,7 +263,8 @@ def _kernel(
         def backward(ctx: Any, *gradients: Any) -> Any:
             if all(g is None for g in gradients):
                 return (None,) * (4 + len(ctx.needed))
-            return (None, None, None, None, *backward(ctx, *gradients))
+            found = (None, None, None, None, *backward(ctx, *gradients))
+            return *found, *(None,) * (len(ctx.needs_input_grad) - len(found))
 
         @staticmethod
         def jvp(ctx: Any, *given: Any) -> Any:
@@ -339,14 +309,14 @@ def _primal(x: Any, tangent: Any) -> Any:
 
 def _register() -> None:
     for name, save, backward in (
-        ("mm", _save_mm, _backward_mm),
-        ("bmm", _save_mm, _backward_bmm),
+        ("mm", _save_mm, partial(_backward, _ops.mm)),
+        ("bmm", _save_mm, partial(_backward, _ops.bmm)),
         ("addmm", _save_addmm, _backward_addmm),
         ("linear", _save_linear, _backward_linear),
         ("linear_activation", _save_linear, _backward_linear),
         ("linear_preact", _save_linear, _backward_linear),
-        ("linear_gated", _save_gated, _backward_gated),
-        ("linear_gated_preact", _save_gated, _backward_gated),
+        ("linear_gated", _save_linear, _backward_linear),
+        ("linear_gated_preact", _save_linear, _backward_linear),
         ("grouped_mm", _save_grouped, _backward_grouped),
         ("matmul", _save_matmul, _backward_matmul),
     ):

@@ -129,30 +129,19 @@ def _linear_preact(args: Sequence[Any], tangents: _Tangents, **options: Any) -> 
     return result[0] if vector else result
 
 
-def _linear(args: Sequence[Any], tangents: _Tangents) -> Tensor:
-    x, weight, bias, activation = (*args, None, None)[:4]
-    result = _linear_preact(args, tangents[:3])
-    if activation is None:
-        return result
-    return through(activation, result, _ops.linear(x, weight, bias))
-
-
-def _with_preact(args: Sequence[Any], tangents: _Tangents) -> tuple[Tensor, Tensor]:
-    x, weight, bias, activation = args
-    result = _linear_preact(args, tangents[:3])
-    return through(activation, result, _ops.linear(x, weight, bias)), result
-
-
-def _gated_with_preact(
-    args: Sequence[Any], tangents: _Tangents, **options: Any
-) -> tuple[Tensor, Tensor]:
-    *operands, activation, layout = args
+def _with_preact(args: Sequence[Any], tangents: _Tangents, **options: Any) -> tuple[Tensor, Tensor]:
+    *operands, activation, layout = (*args, None)[:5]
     result = _linear_preact(args, tangents[:3], **options)
-    return _gated(activation, layout, result, preact_of(*operands, **options)), result
+    preact = preact_of(*operands, **options)
+    if layout is None:
+        return through(activation, result, preact), result
+    return _gated(activation, layout, result, preact), result
 
 
-def _linear_gated(args: Sequence[Any], tangents: _Tangents, **options: Any) -> Tensor:
-    return _gated_with_preact(args, tangents, **options)[0]
+def _linear(args: Sequence[Any], tangents: _Tangents, **options: Any) -> Tensor:
+    if len(args) < 4:
+        return _linear_preact(args, tangents)
+    return _with_preact(args, tangents, **options)[0]
 
 
 def _grouped(
@@ -181,8 +170,8 @@ TANGENTS: dict[str, Callable[..., Any]] = {
     "linear": _linear,
     "linear_activation": _linear,
     "linear_preact": _with_preact,
-    "linear_gated": _linear_gated,
-    "linear_gated_preact": _gated_with_preact,
+    "linear_gated": _linear,
+    "linear_gated_preact": _with_preact,
     "grouped_mm": _grouped,
     "matmul": _matmul,
 }
