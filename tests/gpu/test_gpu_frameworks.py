@@ -204,12 +204,16 @@ def check_script(script, started):
     assert process.wait() == 0, said.read_text()[-4000:]
 
 
-@pytest.mark.parametrize("script", ["tests/gpu/jax_on_gpu.py", "examples/jax_train.py"])
+ON_ONE = ("tests/gpu/jax_on_gpu.py", "examples/jax_train.py", "examples/jax_experts.py")
+ON_TWO = tuple(f"examples/{x}_many_{y}.py" for x in ("torch", "jax") for y in ("gpus", "experts"))
+
+
+@pytest.mark.parametrize("script", ON_ONE)
 def test_jax_multiplies_on_the_gpu(script, started):
     check_script(script, started)
 
 
-@pytest.mark.parametrize("script", ["examples/torch_many_gpus.py", "examples/jax_many_gpus.py"])
+@pytest.mark.parametrize("script", ON_TWO)
 def test_an_example_runs_on_two_gpus(script, started):
     check_script(script, started)
 

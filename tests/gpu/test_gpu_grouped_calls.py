@@ -74,6 +74,39 @@ def test_epilogues_are_of_each_group_and_not_behind_them(backend, form, rest):
     assert amax.item() == reference(form, *numbers, after).max()
 
 
+@pytest.mark.parametrize("by_group", [True, False])
+@pytest.mark.parametrize("form", ["m", "k", "rows"])
+def test_sums_of_results_are_of_each_group_or_of_all(backend, form, by_group):
+    a, b, found, numbers = drawn(form)
+    n = shapes(form, S)[2][-1]
+    total = torch.full((S.count, n) if by_group else (n,), 7, device="cuda", dtype=torch.float32)
+    sums = np.zeros((S.count, n))
+
+    def finish(part, g, at):
+        sums[g] = part.sum(0)
+        return part
+
+    result = multiply(
+        form, a, b, found, bias_grad_out=total, alpha=1.0, dtype=torch.float32, backend=backend
+    )
+    np.testing.assert_array_equal(result.cpu(), reference(form, *numbers, finish))
+    np.testing.assert_array_equal(total.cpu(), sums if by_group else sums.sum(0))
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("form", FORMS)
+def test_all_dtypes_are_grouped_from_poisoned_memory(form, dtype, layout):
+    a, b = operands(form, S, np.float32, (layout, "padded"), seed=3)
+    found = ends(form, S)
+    x = torch.from_numpy(np.ascontiguousarray(a.base if a.base is not None else a)).cuda()
+    x = x.to(dtype).mT if layout == "columns" else x.to(dtype)
+    y = on_gpu(b, dtype)
+    result = multiply(form, x, y, on_gpu(found, torch.int64))
+    assert result.dtype is dtype
+    np.testing.assert_array_equal(result.double().cpu(), reference(form, a, b, found))
+
+
 @pytest.mark.parametrize("gate_layout", ["interleaved", "halves"])
 @pytest.mark.parametrize("form", ["m", "rows"])
 def test_gated_activations_are_of_each_group(form, gate_layout):
