@@ -276,7 +276,7 @@ def opened(
 
 
 def promoted(*arrays: Any) -> tuple[Any, ...]:
-    """Return arrays in host memory as ones of one dtype, by their own library's rule.
+    """Return arrays as ones of one dtype, by their own library's rule.
 
     Raises
     ------
@@ -286,7 +286,7 @@ def promoted(*arrays: Any) -> tuple[Any, ...]:
     dtypes = [getattr(x, "dtype", None) for x in arrays]
     same = None in dtypes or all(dtype == dtypes[0] for dtype in dtypes)
     first = arrays[0]
-    if same or not hasattr(type(first), "__array_namespace__") or _device(first, "a") != HOST:
+    if same or not hasattr(type(first), "__array_namespace__"):
         return arrays
     namespace = first.__array_namespace__()
     try:
