@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from . import error_function
 from .errors import UnsupportedProblem
 from .problem.epilogue import BOOLEANS, OF_BOOLEANS, Step
 
@@ -157,7 +158,7 @@ class Tracer:
 
 def erf(x: Any) -> Any:
     """Return the error function of an argument of an epilogue, or of an array."""
-    return _apply("erf", x) if isinstance(x, Tracer) else _each(math.erf, x)
+    return _apply("erf", x) if isinstance(x, Tracer) else error_function.erf(x)
 
 
 def ndtr(x: Any) -> Any:
@@ -165,17 +166,7 @@ def ndtr(x: Any) -> Any:
 
     Far below 0, where 1 + erf(x / sqrt(2)) has lost all digits, it is as accurate as elsewhere.
     """
-    if isinstance(x, Tracer):
-        return _apply("ndtr", x)
-    return _each(lambda value: 0.5 * math.erfc(value * -math.sqrt(0.5)), x)
-
-
-def _each(function: Callable[[float], float], x: Any) -> Any:
-    """Return a function of each element, in float64, rounded to the type of an array."""
-    values = np.asarray(x)
-    kind = values.dtype if values.dtype.kind == "f" else np.dtype(np.float64)
-    found = np.asarray(np.frompyfunc(function, 1, 1)(values.astype(np.float64)))
-    return found.astype(kind)[()]
+    return _apply("ndtr", x) if isinstance(x, Tracer) else error_function.ndtr(x)
 
 
 def pair(x: Tracer) -> tuple[Tracer, Tracer]:

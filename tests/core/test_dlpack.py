@@ -26,6 +26,7 @@ from hypothesis import given
 from reference import EVERYWHERE, cases, check_case, strided_view
 
 import unigemm
+from unigemm.arrays.dlpack_arrays import promoted
 from unigemm.problem.dtypes import FLOAT8, DType, numpy_dtype, output_dtypes
 
 
@@ -411,3 +412,27 @@ def test_pinned_host_memory_is_host_memory():
         ones(2, 2, device=pinned), ones(2, 2, device=(CPU, 0)), Exporter(out, device=pinned)
     )
     np.testing.assert_array_equal(out, 2)
+
+
+def test_mixed_arrays_are_promoted_by_their_own_library_on_any_device():
+    class Rules:
+        __name__ = "a library"
+
+        @staticmethod
+        def result_type(*arrays):
+            return "float64" if len({x.dtype for x in arrays}) > 1 else arrays[0].dtype
+
+        @staticmethod
+        def astype(x, dtype):
+            return Ruled(x.array.astype(dtype), x.device)
+
+    class Ruled(Exporter):
+        dtype = property(lambda self: self.array.dtype)
+
+        def __array_namespace__(self):
+            return Rules
+
+    for device in ((CPU, 0), (CUDA, 0)):
+        a, b, c = (Ruled(ones(2, 2, dtype=kind), device) for kind in ("f4", "i4", "f4"))
+        assert [x.dtype for x in promoted(a, b, c)] == ["f8"] * 3
+        assert promoted(a, c) == (a, c)

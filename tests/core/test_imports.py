@@ -43,7 +43,7 @@ HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 
 #: The rooms, lowest floor first; a room imports only from floors below its own.
 FLOORS = [
-    {"errors", "extras", "forks", "hooks", "version", "columns", "dynamo"},
+    {"error_function", "errors", "extras", "forks", "hooks", "version", "columns", "dynamo"},
     {"arguments", "env"},
     {"log", "problem"},
     {"epilogue"},
