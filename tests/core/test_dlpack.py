@@ -433,6 +433,6 @@ def test_mixed_arrays_are_promoted_by_their_own_library_on_any_device():
             return Rules
 
     for device in ((CPU, 0), (CUDA, 0)):
-        a, b, c = (Ruled(ones(2, 2, dtype=kind), device) for kind in ("f4", "i4", "f4"))
+        a, b, c = (Ruled(np.ones((2, 2), kind), device) for kind in ("f4", "i4", "f4"))
         assert [x.dtype for x in promoted(a, b, c)] == ["f8"] * 3
         assert promoted(a, c) == (a, c)
