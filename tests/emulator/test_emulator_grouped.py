@@ -133,6 +133,18 @@ def kinds_of(configs):
     return found
 
 
+def of_another_kind(plan, seed):
+    """Return a plan with a configuration that is drawn from those of its backend."""
+    own, draw = backend_named(plan.backend), random.Random(seed)
+    every = OFFERED[plan.backend](plan.problem, plan.target)
+    legal = kinds_of(
+        x
+        for x in every
+        if own.unsupported_config_reason(plan.problem, plan.extents, plan.target, x) is None
+    )
+    return with_config(plan, draw.choice(legal[draw.choice(sorted(legal))]))
+
+
 @pytest.mark.parametrize("seed", range(40 if ALL else 5))
 def test_drawn_groups_and_configurations(seed):
     """Every schedule, cluster and number of rows, whatever the sizes of the groups."""
@@ -153,15 +165,8 @@ def test_drawn_groups_and_configurations(seed):
         pad=draw.choice([0, 0, 1]), values=draw.choice(["integers", "nan"]),
         fused=draw.choice(["", "", "bias", "stored"] if along == "m" else ["", "bias"]), seed=seed,
     )  # fmt: skip
-    problem, target = Arrays(case).gemm().problem, TARGETS[arch]
-    every = OFFERED[backend](problem, target)
-    own = backend_named(backend)
-    extents = Arrays(case).gemm().extents
-    legal = kinds_of(
-        x for x in every if own.unsupported_config_reason(problem, extents, target, x) is None
-    )
-    config = draw.choice(legal[draw.choice(sorted(legal))])
-    run(case, arch, backend, seed, config)
+    plan = plan_for(case, Arrays(case), TARGETS[arch], backend)
+    run(case, arch, backend, seed, of_another_kind(plan, seed).config)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +262,10 @@ def test_epilogues_of_groups_are_those_of_numpy(name, form, backend):
         asked = {key: given.get(x, x) for key, x in EPILOGUES[name].items()}
         ends_are = {"rows": found} if form == "rows" else {}
         places = () if ends_are else (found,)
+        if "backend" in more:
+            named = ends_are or {"offsets": found}
+            plan = unigemm.plan(a, b, out, **named, **asked, **more)
+            more = {"plan": of_another_kind(plan, f"{name} {form}")}
         unigemm.grouped_matmul(a, b, *places, out=out, **ends_are, **asked, **more)
         beside = ("written", "largest", "sums of groups", "sums of all")
         return [out, *(given[x] for x in beside if x in given)]
