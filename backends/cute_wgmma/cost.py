@@ -56,7 +56,7 @@ def usage(
     copies = np.array([float(copied_operands(problem, x)) for x in (8, MMA_M, _LINES)])[lines]
     d_size = problem.d.dtype.itemsize
     out = np.where(x.split_k > 1, 4, d_size)
-    direct = (problem.d.alignment < 16) | (problem.d.major == "m")
+    direct = (problem.d.alignment < 16) | (problem.d.major == "m" and d_size > 2)
     whole = workspace_bytes(problem, extents, 2) // 2
     sums = 4.0 * rows * x.tile_n
     gbs = target.dram_gbs * 1e3

@@ -363,7 +363,8 @@ def store_of(problem: Problem, rows: int, adding: bool) -> Literal["tma", "rows"
     faster.
     """
     d = problem.d
-    direct = d.major == "m" or from_registers(problem, rows) or d.dtype.itemsize == 1
+    direct = d.major == "strided" or (d.major == "m" and problem.groups is not None)
+    direct = direct or from_registers(problem, rows) or d.dtype.itemsize == 1
     direct = direct or (problem.epilogue is not None and bool(problem.epilogue.gate))
     if direct or store_is_direct(rows, adding):
         return "direct"

@@ -17,8 +17,10 @@ from reference import NUMPY, Case, check_case
 import unigemm
 from unigemm.backends.cute_wgmma.candidates import offered, scratch_bytes
 from unigemm.backends.cute_wgmma.geometry import geometry
+from unigemm.backends.cute_wgmma.legality import unsupported_reason
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
+from unigemm.planning.config import Config, Raster
 from unigemm.planning.registry import backend_named
 from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.tuning.measure import Workload
@@ -400,6 +402,39 @@ def test_columns_of_a_neighbours_tile_keep_its_bits():
             plan = chosen(plan, wanted | {"cluster": (1, 1)})
             found.append(unigemm.matmul(a, part, dtype="float32", plan=plan)[:, :56])
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tile": (64, 40, 64), "warps": (4, 1)},
+        {"tile": (128, 72, 64), "warps": (4, 1), "schedule": "pingpong"},
+        {"tile": (128, 120, 64), "warps": (8, 1), "cluster": (1, 2)},
+        {"tile": (128, 128, 64), "warps": (8, 1), "swap_ab": True},
+    ],
+    ids=str,
+)
+def test_columns_of_d_are_transposed_into_boxes_that_tma_stores(change):
+    """Also a row-major D, where the transposed product is computed."""
+    rng = np.random.default_rng(4)
+    a = rng.integers(-3, 4, (2, 168, 200)).astype(np.float16)
+    b = rng.integers(-3, 4, (2, 136, 200)).astype(np.float16).swapaxes(1, 2)
+    held = np.full((2, 137, 176) if "swap_ab" not in change else (2, 169, 144), 77, np.float16)
+    d = held[:, :136, :168].swapaxes(1, 2)
+    if "swap_ab" in change:
+        d = held[:, :168, :136]
+    config = Config(**{"stages": 3, "schedule": "cooperative", "raster": Raster("m", 8), **change})
+    with device(**GPU, seed=1, conflicts=True) as gpu:
+        plan = unigemm.plan(a, b, d, backend="cute_wgmma")
+        assert unsupported_reason(config.oriented(plan.problem), config, HOPPER) is None
+        assert geometry(config.oriented(plan.problem), config).store == "tma"
+        unigemm.matmul(a, b, d, plan=replace(plan, config=config, workspace_bytes=0))
+    report = gpu.launches[0][1]
+    assert report.tma_stored > 0
+    assert report.shared_passes == report.shared_accesses > 0
+    np.testing.assert_array_equal(d, a.astype("f8") @ b.astype("f8"))
+    d[...] = 77
+    assert (held == 77).all(), "nothing else was written"
 
 
 @pytest.mark.parametrize("split", [False, True])

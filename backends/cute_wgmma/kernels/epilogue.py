@@ -1,7 +1,8 @@
 """The consumers' epilogue: partial sums are added up, scaled, finished, rounded and stored.
 
 `store_tile` is all that kernels call. D is written in one of three ways (`Geometry.store`): from
-boxes in shared memory by TMA, from boxes row by row, or straight from registers.
+boxes in shared memory by TMA, from boxes row by row, or straight from registers. Lines of a box are
+rows of D, or columns where those are contiguous: `stmatrix` transposes them.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -35,11 +36,12 @@ def number(geo: Geometry, i: int, j: int) -> int:
     return 4 * (geo.mma_n // 8 * i + j)
 
 
-def store_matrices(address: Int32, words: list) -> None:
-    """Write two or four 8x8 matrices of 16-bit elements to shared memory."""
+def store_matrices(address: Int32, words: list, turned: bool) -> None:
+    """Write two or four 8x8 matrices of 16-bit elements to shared memory, or their transposes."""
     names = ", ".join(f"{{$r{i + 1}}}" for i in range(len(words)))
+    form = f"m8n8.x{len(words)}{'.trans' if turned else ''}"
     cute.arch.inline_ptx(
-        f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16 [{{$r0}}], {{{names}}};",
+        f"stmatrix.sync.aligned.{form}.shared.b16 [{{$r0}}], {{{names}}};",
         read_only_args=[address, *words],
     )
 
@@ -497,9 +499,17 @@ def store_direct(
 
 def box_address(spec: Spec, box: Int32, row: Int32, unit: Int32) -> Int32:
     """Return the shared address of a unit of eight 16-bit elements of a row."""
+    pitch = spec.geometry.box_pitch
     if spec.geometry.store == "tma":
-        unit = swizzled_unit(row, unit, 2 * spec.geometry.store_columns)
-    return box + row * spec.geometry.box_pitch + unit * 16
+        pitch = 2 * box_of_store(spec)[1]
+        unit = swizzled_unit(row, unit, pitch)
+    return box + row * pitch + unit * 16
+
+
+def box_of_store(spec: Spec) -> tuple[int, int]:
+    """Return the lines of D in a box that TMA stores, and the elements of each."""
+    columns = spec.geometry.store_columns
+    return (columns, STORE_ROWS) if spec.down else (STORE_ROWS, columns)
 
 
 @cute.jit
@@ -507,18 +517,23 @@ def fill_box(
     spec: cutlass.Constexpr, sums: cute.Tensor, box: Int32, thread: Int32, i: cutlass.Constexpr,
     block: cutlass.Constexpr,
 ) -> None:  # fmt: skip
-    """Round one box of a warpgroup's accumulators into shared memory."""
+    """Round one box of a warpgroup's accumulators into shared memory, lines of D in its rows."""
     columns, dtype = spec.geometry.store_columns, spec.output
     lane, warp = thread % 32, thread // 32
     # Lane l gives the address of row l % 8 of matrix l // 8: rows +8 first, then columns.
     r = warp * 16 + (lane % 8) + ((lane // 8) % 2) * 8
+    if const_expr(spec.down):  # or of the column, which is a row of the box
+        r = lane % 8
     for pair in range_constexpr((columns + 15) // 16):
         matrices = const_expr(min(2, columns // 8 - 2 * pair))  # of eight columns
         j = const_expr(block * (columns // 8) + 2 * pair)
         at = const_expr(number(spec.geometry, i, j))
         words = [pack(sums[at + x], sums[at + x + 1], dtype) for x in range(0, 4 * matrices, 2)]
         unit = pair * 2 + (lane // 16 if matrices == 2 else 0)
-        store_matrices(box_address(spec, box, r, Int32(unit)), words)
+        line = r
+        if const_expr(spec.down):
+            line, unit = r + 8 * unit, warp * 2 + lane // 8 % 2
+        store_matrices(box_address(spec, box, line, Int32(unit)), words, spec.down)
 
 
 @cute.jit
@@ -580,7 +595,8 @@ def store_by_tma(
     """
     geo = spec.geometry
     columns = geo.store_columns
-    moved = cute.domain_offset((row, column, 0, 0), target)
+    corner = (column, row, 0, 0) if const_expr(spec.down) else (row, column, 0, 0)
+    moved = cute.domain_offset(corner, target)
     for i in range_constexpr(geo.repeats_m):
         for block in range_constexpr(geo.mma_n // columns):
             slot = used % geo.store_buffers
@@ -592,6 +608,8 @@ def store_by_tma(
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
             place = (i * geo.wg_m, block, i0, i1)
+            if const_expr(spec.down):
+                place = (block, i * geo.wg_m, i0, i1)
             if const_expr(len(by_rows) > 0):
                 line, step, there = by_rows
                 first = const_expr(i * geo.wg_m * STORE_ROWS)
@@ -608,6 +626,6 @@ def store_by_tma(
                         cute.arch.cp_async_bulk_commit_group()
             else:
                 if thread // 32 == 0:
-                    send_box(atom, moved, box, (STORE_ROWS, columns), place)
+                    send_box(atom, moved, box, box_of_store(spec), place)
             used += 1
     return used

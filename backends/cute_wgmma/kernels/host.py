@@ -19,7 +19,7 @@ from ...cute.tile_scheduler import (
     unit_order,
 )
 from ...cute.tma_boxes import box_atom
-from ..geometry import STORE_ROWS
+from .epilogue import box_of_store
 from .gemm import gemm_kernel
 from .layouts import load_atom, loads_of_b, operand_layout, panels_layout, tiled_mma
 from .spec import Spec
@@ -60,9 +60,11 @@ def start(
     out, out_strides = target_of_sums(spec, parts, d, (m, n, l0, l1), d_steps)
     atom_d, tensor_d = atom_a, tensor_a
     if const_expr(geo.store == "tma"):
-        deep = (depth(d_l0, l0), depth(d_l1, l1))
-        view_d = batched(d, spec.output, m, n, (d_m, d_n, d_l0, d_l1), deep, True)
-        atom_d, tensor_d = box_atom(view_d, (STORE_ROWS, geo.store_columns))
+        deep, lines, steps = (depth(d_l0, l0), depth(d_l1, l1)), (m, n), (d_m, d_n)
+        if const_expr(spec.down):
+            lines, steps = (n, m), (d_n, d_m)
+        view_d = batched(d, spec.output, *lines, (*steps, d_l0, d_l1), deep, True)
+        atom_d, tensor_d = box_atom(view_d, box_of_store(spec))
     lasts = last_origins(spec, (m, n), (rotate_m, rotate_n))
     order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, rotate_m, rotate_n), offsets)
     units = most_units(spec, (m, n), batch, split_k)
