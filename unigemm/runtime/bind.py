@@ -183,7 +183,7 @@ def _bound(
         fill=fill,
         device=index,
         options=asked,
-        **arrays._asdict(),
+        arrays=arrays,
         fresh=z is None,
         beside=fusion is not None or bool(scales.brought) or form is not None,
         returned=0 if fusion is None else fusion.returned,
@@ -398,7 +398,7 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
         plan=None,
         options=options,
         # NumPy reads what shares memory before it writes.
-        **Arrays(names, names, reach, (), () if out is None else (2,), ())._asdict(),
+        arrays=Arrays(names, names, reach, (), () if out is None else (2,), ()),
         fresh=out is None,
         kept=bool(told) and (library.promotes or dtype.kind != "c"),
     )

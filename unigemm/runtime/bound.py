@@ -102,8 +102,8 @@ class Bound:
     options
         The options of the call. They keep the caller's plan alive, so that its id, which is in the
         key, stays its own.
-    names, called, reach, apart, written, zeroed
-        The caller's arrays, see `Arrays`.
+    arrays
+        The caller's arrays.
     fresh
         Whether `out` is made for the call.
     beside
@@ -137,12 +137,7 @@ class Bound:
     workspace: Callable[[], Any] | None
     plan: Plan | None
     options: Options
-    names: tuple[str, ...]
-    called: tuple[str, ...]
-    reach: tuple[int, ...]
-    apart: tuple[tuple[int, int, int, int], ...]
-    written: tuple[int, ...]
-    zeroed: tuple[int, ...]
+    arrays: Arrays
     fresh: bool
     beside: bool = False
     returned: int = 0
@@ -158,7 +153,7 @@ class Bound:
     @property
     def allocates(self) -> bool:
         """Whether a call fills memory on its stream beside the launch."""
-        return bool(self.fresh or self.workspace or self.launch is None or self.zeroed)
+        return bool(self.fresh or self.workspace or self.launch is None or self.arrays.zeroed)
 
 
 def taking(places: Sequence[int]) -> Callable[[Sequence[int]], tuple[int, ...]]:

@@ -208,13 +208,13 @@ def run(
         if stream is None:
             handle = library.current_stream(device)
     if library.hold is not None:
-        library.hold(arrays, bound.called, places, bound.reach)
+        library.hold(arrays, bound.arrays.called, places, bound.arrays.reach)
     apart = False
     extra: Sequence[Any] = ()
     more: Sequence[Any] = ()
     if bound.check is not None:
         bound.check(places[bound.ends])
-    if bound.written:
+    if bound.arrays.written:
         apart = _claimed(library, bound, arrays, places)
     if bound.beside:
         if bound.returned:
@@ -258,14 +258,14 @@ def _claimed(
 ) -> bool:
     """Look at all that is written; whether the host has to compute `out` apart."""
     apart = False
-    for i, j, low, high in bound.apart:
+    for i, j, low, high in bound.arrays.apart:
         if low < places[j] - places[i] < high:
-            names = bound.names[i], bound.names[j]
+            names = bound.arrays.names[i], bound.arrays.names[j]
             x, y = library.operand(arrays[i], names[0]), library.operand(arrays[j], names[1])
             apart |= is_shared(names[0], x, names[1], y)
-    for i in bound.written:
-        library.claim(arrays[i], bound.called[i])
-    for i in bound.zeroed:
+    for i in bound.arrays.written:
+        library.claim(arrays[i], bound.arrays.called[i])
+    for i in bound.arrays.zeroed:
         library.zero(arrays[i])
     return apart
 

@@ -119,7 +119,7 @@ class Prepared:
                 and not (self._has_out and request.c is not None)
             ):
                 own = tuple((type(x), library.read(x)[1]) for x in arrays)
-                names = bound.names[3 if self._has_out else 2 :]
+                names = bound.arrays.names[3 if self._has_out else 2 :]
                 options = request.parts[1]
                 self._quick = _Quick(library, bound, own, names, numbers, options)
             self._key, self._bound = key, bound
