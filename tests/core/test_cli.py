@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cache_fakes import fill
+from commands import forked
 
 import unigemm
 from unigemm.cache.sass import inspect_cubin, instruction_mix
@@ -26,13 +27,8 @@ PROMISED = {
 
 
 def run(*args, cache, code=0, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", "from unigemm.cli.main import main; main()", *map(str, args)],
-        env={**os.environ, "UNIGEMM_CACHE_DIR": str(cache), "NO_COLOR": "1", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    own = {**os.environ, "UNIGEMM_CACHE_DIR": str(cache), "NO_COLOR": "1", **environment}
+    done = forked([*map(str, args)], own)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -176,9 +172,9 @@ USER_ERRORS = {
         ("plan", 4, 4, 4, "--dtype", "bf16", "--precision", "tf32"),
         "UnsupportedProblem",
     ),
-    "integer inputs": (
-        ("plan", 4, 4, 4, "--dtype", "int32", "--target", "sm_90a"),
-        "UnsupportedDtype",
+    "integers of tensor cores": (
+        ("plan", 4, 4, 4, "--dtype", "int32", "--backend", "cute_wgmma", "--target", "sm_90a"),
+        "UnsupportedProblem",
     ),
     "target of the cache": (("cache", "ls", "--target", "bogus"), "UnsupportedProblem"),
     "backend of the cache": (("cache", "clear", "--backend", "bogus"), "BackendUnavailable"),
