@@ -14,8 +14,8 @@ from typing import Any
 from unigemm.cache.host_code import Driver, linked, open_shared
 from unigemm.cache.scratch import file_of
 from unigemm.errors import BackendUnavailable
+from unigemm.planning.cuda_driver import current_context
 
-from ..common.current_device import current_device
 from . import toolchain
 
 __all__ = ["load_kernel"]
@@ -47,7 +47,7 @@ def load_kernel(files: Mapping[str, bytes]) -> Callable[..., None]:
         if toolchain.missing() is not None or toolchain.COMPILING.abandoned:
             raise
         return _loaded_by_the_dsl(files["kernel.o"])
-    return open_shared(shared, _driver(), *current_device())
+    return open_shared(shared, _driver(), *current_context())
 
 
 @cache

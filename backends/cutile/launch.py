@@ -15,9 +15,9 @@ from typing import Any
 
 from unigemm.errors import BackendUnavailable
 from unigemm.planning.backend import Launcher
+from unigemm.planning.cuda_driver import current_context, done
 from unigemm.problem.epilogue import MOST_ARRAYS, Epilogue
 
-from ..common.current_device import current_device, done
 from .launch_arguments import CALL_ARGUMENTS, Argument, Call, CallArgument
 
 __all__ = ["DRIVER", "launcher", "load"]
@@ -44,7 +44,7 @@ def load(files: Mapping[str, bytes]) -> dict[str, Any]:
             f"cutile needs a driver for CUDA 13.0 (r580) and this one is for "
             f"{version // 1000}.{version % 1000 // 10}; update it, or name another backend"
         )
-    current_device()
+    current_context()
     found = {}
     for name, image in files.items():
         symbol, _, kind = name.rpartition(".")
@@ -165,7 +165,7 @@ def launcher(
                 values[slot] = brought[index] + offset
             status = start(config, function, pointers, 0)
             if status[0] == _NO_CONTEXT:  # the thread has used no CUDA yet
-                current_device()
+                current_context()
                 status = start(config, function, pointers, 0)
             if status[0]:
                 done(driver, status, "cuLaunchKernelEx")

@@ -131,6 +131,24 @@ def test_a_refused_launch_says_what_the_driver_said(monkeypatch):
         run(1, 2, 3, 0, 0)
 
 
+def test_a_thread_that_has_used_no_cuda_gets_a_context_and_launches(monkeypatch):
+    driver = Recorder(monkeypatch, status=201)  # CUDA_ERROR_INVALID_CONTEXT
+    driver.count = 1
+    given = []
+    monkeypatch.setattr(
+        launch, "current_context", lambda: given.append(1) or setattr(driver, "status", 0)
+    )
+    call = Call("gemm", 1, (CallArgument("a"),))
+    run = launch.launcher((call,), {"gemm": "f"}, swapped=False, overlap=True)
+    run(1, 2, 3, 0, 0)
+    run(1, 2, 3, 0, 0)
+    assert (len(given), len(driver.launches)) == (1, 3)
+    driver.status = 201
+    monkeypatch.setattr(launch, "current_context", lambda: None)
+    with pytest.raises(UnigemmError, match="cuLaunchKernelEx gave"):
+        run(1, 2, 3, 0, 0)
+
+
 def test_an_old_driver_is_named_with_what_is_needed(monkeypatch):
     from cuda.bindings import driver
 

@@ -78,7 +78,7 @@ def driver(monkeypatch, tmp_path):
     source.write_text(DRIVER)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     monkeypatch.setattr(loading, "_DRIVER", str(library))
-    monkeypatch.setattr(loading, "current_device", lambda: (3, 0xC0))
+    monkeypatch.setattr(loading, "current_context", lambda: (3, 0xC0))
     loading._driver.cache_clear()
     yield ctypes.CDLL(str(library))
     loading._driver.cache_clear()

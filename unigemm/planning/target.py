@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 from ..arguments import shown
-from ..errors import BackendUnavailable, UnsupportedProblem
-from ..extras import install_command
+from ..errors import UnsupportedProblem
 from ..forks import cached_property
 from .calibration import Calibration
+from .cuda_driver import attribute, device_name
 from .device_table import ARCHITECTURES as CARD_ARCHITECTURES
 from .device_table import CARDS, Card
 
@@ -305,46 +304,36 @@ def device_target(index: int) -> Target:
     UnsupportedProblem
         There are no kernels for the device's architecture.
     BackendUnavailable
-        cuda-core is not installed.
+        cuda-bindings is not installed.
     """
     return VIRTUAL.get(index) or _read_target(index)
 
 
 @cache
 def _read_target(index: int) -> Target:
-    try:
-        from cuda.core import Device
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"a GPU is read through cuda-core, which does not import ({error}); "
-            f"{install_command('cuda')}"
-        ) from error
-
-    device = Device(index)
-    major, minor = device.compute_capability
+    ask = partial(attribute, index)
+    major, minor = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
     base = _BY_NUMBER.get((major, minor)) or _nearest(major, minor)
-    properties, name = device.properties, str(device.name)
+    name = device_name(index)
     known = _BY_NAME.get(_plain(name))
     if known is not None and known.capability == (major, minor):
         base = known
     else:
-        base = replace(base, dram_gbs=_bandwidth_gbs(properties) or base.dram_gbs)
+        # Two transfers a clock; 0 where the driver does not tell.
+        width = ask("GLOBAL_MEMORY_BUS_WIDTH") // 8
+        base = replace(
+            base, dram_gbs=2 * ask("MEMORY_CLOCK_RATE") * width // 1_000_000 or base.dram_gbs
+        )
     return replace(
         base,
         arch=_arch_of(major, minor),
         name=name,
-        sm_count=properties.multiprocessor_count,
-        smem_per_sm=properties.max_shared_memory_per_multiprocessor,
-        smem_per_block=properties.max_shared_memory_per_block_optin,
-        l2_bytes=properties.l2_cache_size,
-        clock_mhz=properties.clock_rate // 1000 or base.clock_mhz,
+        sm_count=ask("MULTIPROCESSOR_COUNT"),
+        smem_per_sm=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        smem_per_block=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        l2_bytes=ask("L2_CACHE_SIZE"),
+        clock_mhz=ask("CLOCK_RATE") // 1000 or base.clock_mhz,
     )
-
-
-def _bandwidth_gbs(properties: Any) -> int:
-    """Return the bandwidth of the device memory, two transfers a clock; 0 if it is not told."""
-    khz = getattr(properties, "memory_clock_rate", 0)
-    return 2 * khz * getattr(properties, "global_memory_bus_width", 0) // 8 // 1_000_000
 
 
 def _nearest(major: int, minor: int) -> Target:

@@ -12,6 +12,7 @@ from ..arrays.libraries import as_array, host_view, library_of, view
 from ..arrays.operands import HOST, HostArray, one_device
 from ..errors import UnsupportedProblem
 from ..planning.calibrations import calibrated_target
+from ..planning.cuda_driver import current_index
 from ..planning.plan import Plan
 from ..planning.select import plan_gemm, target_of
 from ..planning.target import CPU, Target, check_target, device_count, named_target
@@ -220,10 +221,4 @@ def _target_for(
     devices = {n: view(named[n], n).device if x is None else HOST for n, x in hosts.items()}
     if devices:
         return target_of(one_device(devices))
-    return calibrated_target(_current_gpu()) if device_count() else CPU
-
-
-def _current_gpu() -> int:
-    from cuda.core import Device
-
-    return Device().device_id  # the thread's current one; 0 where none has been used yet
+    return calibrated_target(current_index()) if device_count() else CPU
