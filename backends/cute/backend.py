@@ -189,12 +189,17 @@ class CuteBackend(Backend):
         kernel = specialisation(self.oriented(plan), plan.config)
         if not is_usual_memory(plan.target):
             kernel["smem_per_sm"] = plan.target.smem_per_sm
+        source, versions = self.source(), toolchain.versions()
+        if self.compiler_missing() is not None:
+            from unigemm.cache import default_cache
+
+            versions = default_cache().toolchain(self.name, source, versions)
         return KernelKey(
             backend=self.name,
             arch=plan.target.arch,
             kernel=kernel,
-            source=self.source(),
-            toolchain=toolchain.versions(),
+            source=source,
+            toolchain=versions,
         )
 
     def compile(self, plan: Plan) -> Artifact:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -68,11 +68,10 @@ def unsupported_architecture(target: Target) -> str | None:
 
 
 @cache
-def versions() -> dict[str, str]:
+def versions() -> Mapping[str, str]:
     """Return what decides the code that is generated, by package.
 
-    Where nothing can be compiled, it is what this release is made for: so a machine without a
-    compiler finds in a bundle what a machine with that one has made.
+    Where nothing can be compiled, it is what this release is made for.
     """
     installed = _installed()
     if installed is None:

@@ -126,12 +126,17 @@ class CutileBackend(Backend):
 
     def key(self, plan: Plan) -> KernelKey:
         """Return the content key: dtypes, majorness, alignment, tile and hints, but no extents."""
+        source, versions = _digest(), toolchain.versions()
+        if self.compiler_missing() is not None:
+            from unigemm.cache import default_cache
+
+            versions = default_cache().toolchain(self.name, source, versions)
         return KernelKey(
             backend=self.name,
             arch=plan.target.arch,
             kernel=specialisation(self.oriented(plan), plan.config),
-            source=_digest(),
-            toolchain=toolchain.versions(),
+            source=source,
+            toolchain=versions,
         )
 
     def compile(self, plan: Plan) -> Artifact:

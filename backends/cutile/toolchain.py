@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -58,11 +58,10 @@ def missing() -> str | None:
 
 
 @cache
-def versions() -> dict[str, str]:
+def versions() -> Mapping[str, str]:
     """Return what decides the code that is generated, by name.
 
-    Where nothing can be compiled, it is what this release is made for: so a machine without a
-    compiler finds in a bundle what a machine with that one has made.
+    Where nothing can be compiled, it is what this release is made for.
     """
     compiler = _tileiras() if missing() is None else None
     return {

@@ -155,6 +155,12 @@ def test_an_artifact_without_a_shared_object_is_linked_where_there_is_a_compiler
     monkeypatch.setattr(host_code.shutil, "which", lambda name: None)
     with pytest.raises(BackendUnavailable, match="compile it again where one is in PATH"):
         host_code.linked(alone)
+    assert callable(load(alone))  # which CuTe DSL maps, where it is installed
+    from unigemm.backends.cute import toolchain
+
+    monkeypatch.setattr(toolchain, "missing", lambda: "it is not installed")
+    with pytest.raises(BackendUnavailable, match="compile it again where one is in PATH"):
+        load(alone)
     with pytest.raises(BackendUnavailable, match="cannot be mapped"):
         load({**files, "kernel.so": b"not a shared object"})
 

@@ -6,14 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 import run_only
+from cache_fakes import fake_artifact
 from test_packaging import ROOT, settings
 
 import unigemm
+from unigemm import cache
 from unigemm.planning.registry import backend_named
 
 MOST_BYTES = 250e6
@@ -58,6 +61,37 @@ def test_what_such_a_node_installs_is_small_and_no_compiler(packages):
     assert sum(sizes.values()) < MOST_BYTES, sizes
     assert not {"nvidia-cutlass-dsl", "cuda-tile", "nvidia-cuda-nvcc"} & set(packages)
     assert {"apache-tvm-ffi", "cuda-bindings", "numpy"} <= set(packages)
+
+
+@pytest.mark.parametrize("name", ["cute_simt", "cutile"])
+def test_where_no_compiler_is_a_bundle_of_another_version_serves(name, tmp_path, monkeypatch):
+    from importlib import import_module
+
+    toolchain = import_module(
+        f"unigemm.backends.{'cutile' if name == 'cutile' else 'cute'}.toolchain"
+    )
+    pinned = {"compiler": "4.8.1"}
+    monkeypatch.setattr(toolchain, "missing", lambda: "the compiler is not installed")
+    monkeypatch.setattr(toolchain, "versions", lambda: pinned)
+    backend, plan = backend_named(name), run_only.plan_of(name)
+
+    def at(*keys):
+        """Use a bundle with kernels of some keys, and return the plan's key."""
+        bundle = tmp_path / str(len(list(tmp_path.iterdir())))
+        made = cache.Cache(bundle, [])
+        for key in keys:
+            made.get_or_compile(key, fake_artifact)
+        kept = cache.Cache(tmp_path / "own", [bundle] if keys else [])
+        monkeypatch.setattr(cache, "default_cache", lambda: kept)
+        return backend.key(plan)
+
+    own = at()
+    assert own.toolchain == pinned
+    newer = replace(own, toolchain={"compiler": "4.8.7"})
+    assert at(newer) == newer
+    assert at(newer, own) == own
+    assert at(replace(newer, source="of another release")) == own
+    assert at(replace(newer, backend="another")) == own
 
 
 def site_of(packages, folder):

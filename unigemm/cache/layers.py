@@ -10,7 +10,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -83,6 +83,7 @@ class Cache:
         self._memo: dict[str, Entry] = {}
         self._threads: dict[str, Lock] = {}
         self._temporary: dict[str, Folder] = {}
+        self._toolchains: dict[tuple[str, str], Mapping[str, str]] = {}
         self._warned: set[str] = set()
         self._upkeep_due = -math.inf
         self._guard = Lock()
@@ -208,6 +209,15 @@ class Cache:
             Only the entries of these.
         """
         return upkeep.entries(self, backend, arch)
+
+    def toolchain(self, backend: str, source: str, wanted: Mapping[str, str]) -> Mapping[str, str]:
+        """Return compilers that kernels of a backend's sources were made by, `wanted` if these.
+
+        So a machine that has no compiler takes a bundle of another version of one.
+        """
+        if (backend, source) not in self._toolchains:
+            self._toolchains[backend, source] = upkeep.toolchain(self, backend, source, wanted)
+        return self._toolchains[backend, source]
 
     def stats(self) -> CacheStats:
         """Count what the layers hold."""

@@ -73,6 +73,24 @@ def entries(cache: Cache, backend: str | None, arch: str | None) -> list[EntrySu
     return sorted(found, key=lambda e: (-e.last_used, e.digest))
 
 
+def toolchain(
+    cache: Cache, backend: str, source: str, wanted: Mapping[str, str]
+) -> Mapping[str, str]:
+    """See `Cache.toolchain`."""
+    others = []
+    for folder in (*cache.bundles, cache.folder):
+        for row in folder.scan() if cache.usable(folder) else ():
+            if row.backend != backend:
+                continue
+            with suppress(FileNotFoundError, Flaw):
+                key = folder.read_meta(row).key
+                if key.get("source") == source:
+                    others.append(key["toolchain"])
+                    if others[-1] == wanted:
+                        return wanted
+    return others[0] if others else wanted
+
+
 def stats(cache: Cache, compiled: int) -> CacheStats:
     """See `Cache.stats`."""
     layers = []
