@@ -153,5 +153,5 @@ def test_what_is_no_such_product_is_refused_while_it_is_traced(name):
 def test_float8_has_no_gradients():
     a, b = operands("float8_e4m3fn")
     assert uj.ragged_dot(a, b, ENDS).dtype == jnp.float32
-    with pytest.raises(unigemm.UnsupportedProblem, match="float8 have no gradients"):
+    with pytest.raises(unigemm.UnsupportedProblem, match="eight bits have no gradients"):
         jax.grad(lambda a: uj.ragged_dot(a, b, ENDS).sum())(a)

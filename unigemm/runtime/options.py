@@ -94,6 +94,8 @@ def describe(
         A precision other than "ieee" for inputs that are not float32, or scales for inputs that
         are not float8.
     """
+    if options.form is not None:
+        refuse_of_groups(a, options)
     asked = out.dtype if options.dtype is None and out is not None else options.dtype
     if options.converted is not None:
         a, b = replace(a, dtype=options.converted), replace(b, dtype=options.converted)
@@ -114,11 +116,7 @@ def describe(
             f"scale_a and scale_b are for float8 and int8 inputs and these are {a.dtype}; multiply "
             "the result, or an input"
         )
-    if options.form is None:
-        shape = result_shape(a.shape, b.shape)
-    else:
-        shape = options.form.shape
-        refuse_of_groups(a, options)
+    shape = result_shape(a.shape, b.shape) if options.form is None else options.form.shape
     if options.epilogue is not None and options.epilogue.gate:
         shape = gated_shape(shape, b.shape)
     if out is None:
