@@ -123,3 +123,17 @@ def test_many_calls_do_not_grow_the_memory():
         unigemm.matmul(a, b)
     assert used() - before < 4 << 20
     assert torch.cuda.memory_allocated() == on_device
+
+
+def test_a_device_is_described_as_cuda_core_describes_it():
+    core = pytest.importorskip("cuda.core", reason="cuda-core is not installed")
+    from unigemm.planning.target import device_target
+
+    found, device = device_target(0), core.Device(0)
+    told = device.properties
+    assert found.name == str(device.name)
+    assert found.capability == tuple(device.compute_capability)
+    assert found.sm_count == told.multiprocessor_count
+    assert found.smem_per_sm == told.max_shared_memory_per_multiprocessor
+    assert found.smem_per_block == told.max_shared_memory_per_block_optin
+    assert found.l2_bytes == told.l2_cache_size

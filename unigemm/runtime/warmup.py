@@ -233,7 +233,6 @@ def _of_words(
     batch = whole_number(spec.pop("batch", 1), "batch", 1)
     own = [spec.pop("epilogue")] if "epilogue" in spec else epilogues
     for epilogue in own:
-        turned = "groups" in spec or str(spec.get("layout", "nn")).startswith("t")
         classes: set[Extents] = set()
         class_of: Callable[[Extents], Extents] | None = None
         for m in range(first, last + 1):
@@ -242,9 +241,7 @@ def _of_words(
                 continue
             request = request_of(m, n, k, batch=batch, epilogue=epilogue, **spec)
             plan = plan_request(request, target, scaled=False, keep=0, tuned=True)
-            # A row alone may be another product, and memory along M is like M where it is
-            # contiguous.
-            if m > 1 and not turned:
+            if m > 1 and "groups" not in spec:  # a row alone may be another product
                 class_of = size_classes(plan.problem)
                 classes.add(class_of(sizes))
             yield plan
