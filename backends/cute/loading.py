@@ -1,7 +1,7 @@
 """From a kernel's files to its function on a GPU; neither the compiler nor a C compiler is needed.
 
-Where a kernel was compiled without a C compiler, and there is none here either, CuTe DSL maps the
-object file itself, if it is installed.
+Where a kernel was compiled without a C compiler, and there is none here either, or its shared
+object may not be mapped, CuTe DSL maps the object file itself, if it is installed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from unigemm.cache.host_code import Driver, linked, open_shared
+from unigemm.cache.host_code import Driver, Unmapped, linked, open_shared
 from unigemm.cache.scratch import file_of
-from unigemm.errors import BackendUnavailable
 from unigemm.planning.cuda_driver import current_context
 
 from . import toolchain
@@ -42,12 +41,11 @@ def load_kernel(files: Mapping[str, bytes]) -> Callable[..., None]:
         It cannot be linked or mapped here, or the driver refuses it.
     """
     try:
-        shared = linked(files)
-    except BackendUnavailable:
+        return open_shared(linked(files), _driver(), *current_context())
+    except Unmapped:
         if toolchain.missing() is not None or toolchain.COMPILING.abandoned:
             raise
         return _loaded_by_the_dsl(files["kernel.o"])
-    return open_shared(shared, _driver(), *current_context())
 
 
 @cache

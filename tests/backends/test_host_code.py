@@ -155,7 +155,9 @@ def test_an_artifact_without_a_shared_object_is_linked_where_there_is_a_compiler
     monkeypatch.setattr(host_code.shutil, "which", lambda name: None)
     with pytest.raises(BackendUnavailable, match="compile it again where one is in PATH"):
         host_code.linked(alone)
-    assert callable(load(alone))  # which CuTe DSL maps, where it is installed
+    # CuTe DSL maps an object file, where it is installed.
+    assert callable(load(alone))
+    assert callable(load({**files, "kernel.so": b"not a shared object"}))
     from unigemm.backends.cute import toolchain
 
     monkeypatch.setattr(toolchain, "missing", lambda: "it is not installed")

@@ -25,7 +25,16 @@ from ..extras import install_command
 from ..log import LOG
 from .scratch import file_of, scratch_folder
 
-__all__ = ["FUNCTION", "Driver", "link", "linked", "missing", "open_shared", "runtime_source"]
+__all__ = [
+    "FUNCTION",
+    "Driver",
+    "Unmapped",
+    "link",
+    "linked",
+    "missing",
+    "open_shared",
+    "runtime_source",
+]
 
 FUNCTION = "gemm"  # the exported symbol of every kernel
 _RUNTIME = "cuda_runtime.c"
@@ -34,6 +43,10 @@ _FLAGS = (
     *("-shared", "-nostdlib", "-fPIC", "-O2", "-ffreestanding", "-fno-stack-protector"),
     *("-fno-ident", "-fvisibility=hidden", "-s", "-Wl,-Bsymbolic", "-Wl,--build-id=none"),
 )
+
+
+class Unmapped(BackendUnavailable):
+    """Host code cannot be linked or mapped here; the kernels themselves may be good."""
 
 
 class Driver(ctypes.Structure):
@@ -98,7 +111,7 @@ def linked(files: Mapping[str, bytes]) -> bytes:
 
     Raises
     ------
-    BackendUnavailable
+    Unmapped
         No C compiler was there when it was compiled, and none is here.
     """
     data = files.get("kernel.so")
@@ -108,7 +121,7 @@ def linked(files: Mapping[str, bytes]) -> bytes:
             target.write_bytes(files["kernel.o"])
             data = link(target)
     if data is None:
-        raise BackendUnavailable(
+        raise Unmapped(
             "it was compiled where no C compiler links (cc, gcc or clang), nor does one here; "
             "compile it again where one is in PATH, or install one here"
         )
@@ -141,8 +154,10 @@ def open_shared(data: bytes, driver: Driver, device: int, context: int) -> Calla
 
     Raises
     ------
+    Unmapped
+        It cannot be mapped here.
     BackendUnavailable
-        It cannot be mapped here, or the driver refuses its kernels.
+        The driver refuses its kernels.
     """
     # `tvm_ffi.load_module` learns the format from a suffix, which a file in memory lacks.
     load = _ffi().get_global_func("ffi.Module.load_from_file.so")
@@ -151,7 +166,7 @@ def open_shared(data: bytes, driver: Driver, device: int, context: int) -> Calla
             library = ctypes.CDLL(path)
             module = load(path, "so")
     except (RuntimeError, OSError) as error:
-        raise BackendUnavailable(
+        raise Unmapped(
             f"its host code cannot be mapped ({error}); allow this process to map files to run, or "
             "name another backend="
         ) from error
