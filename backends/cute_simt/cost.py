@@ -81,7 +81,7 @@ class Tiles(tuple[Config, ...]):
     def __new__(cls, configs: Iterable[Config], on_sm: Sequence[Held]) -> Tiles:
         """Join them."""
         tiles = super().__new__(cls, configs)
-        tiles.held = np.array(on_sm).reshape(-1, len(Held._fields)).T
+        tiles.held = np.array(on_sm, np.int64).reshape(-1, len(Held._fields)).T
         return tiles
 
 

@@ -226,7 +226,8 @@ def _pays(problem: Problem, config: Config) -> bool:
     twice the threads is for copies of single elements.
     """
     m, n, k = config.tile
-    if k * max(config_bytes(problem), 4) > _K_TILE_BYTES:
+    least = BANK_VECTOR // min(problem.a.dtype.itemsize, problem.b.dtype.itemsize)
+    if k > least and k * max(config_bytes(problem), 4) > _K_TILE_BYTES:
         return (problem.a if m > n else problem.b).major == "k"
     if (m, n) == (64, 64) and problem.a.dtype is DType.FLOAT32:
         aligned = min(problem.a.alignment, problem.b.alignment) == BANK_VECTOR

@@ -315,6 +315,18 @@ def test_a_gpu_reads_all_real_types_as_numpy_promotes_them(dtype):
         assert plan == unigemm.Plan.from_json(plan.to_json())
 
 
+@pytest.mark.parametrize("order", ["CC", "CF", "FC", "FF"])
+def test_a_gpu_reads_any_two_types_in_any_layout(order):
+    kinds = [x for x in CONVERTED if x is not DType.BFLOAT16]
+    for target in ("sm_80", "sm_90a"):
+        for left in kinds:
+            for right in kinds:
+                if left is not right or left not in INPUTS:
+                    a, b = ArraySpec((34, 18), left, order[0]), ArraySpec((18, 50), right, order[1])
+                    plan = unigemm.plan(a, b, target=target, backend="cute_simt", keep=0)
+                    assert plan.problem.converted is not None
+
+
 @pytest.mark.parametrize(
     ("left", "right", "size", "copied"),
     [

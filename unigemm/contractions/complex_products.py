@@ -20,7 +20,7 @@ from ..problem.contraction import View
 from ..problem.dtypes import COMPLEX, CONVERTED, DType, real_part
 from ..problem.subscripts import Index
 from ..runtime.request import Request
-from ..runtime.result_type import complex_type, device_of
+from ..runtime.result_type import complex_type, conjugated, device_of
 from .products import computed, owned, refuse_capture, strided, views_of
 
 __all__ = ["multiply"]
@@ -55,20 +55,21 @@ def multiply(library: Library, request: Request) -> Any:
         own = {name: native(x) for name, x in named.items()}
         found = multiply(library_of(own["a"], "a"), request.having(own))
         return request.out if request.out is not None else owned(found)
-    for name in ("a", "b", "out"):
-        if name in named:
-            library.operand(named[name], name)  # says what is wrong with it
-    dtype = complex_type(library, request)
-    _refuse_options(request)
-    out = request.out
-    shape = result_shape(tuple(request.a.shape), tuple(request.b.shape))
-    if out is not None and tuple(out.shape) != shape:
-        raise ShapeMismatch(f"out has shape {tuple(out.shape)}; the product has shape {shape}")
-    device = device_of(library, request.a, "a")
+    device = device_of(library, request.a.conj() if conjugated(request.a) else request.a, "a")
     assert device != HOST
     handle = None if request.stream is None else stream_handle(request.stream)
     with library.context(device.index, handle):
-        return _Product(library, request._replace(stream=None), dtype, shape).computed()
+        pair = (x.resolve_conj() if conjugated(x) else x for x in (request.a, request.b))
+        request = request._replace(stream=None, **dict(zip("ab", pair, strict=True)))
+        for name, x in request.arrays().items():
+            library.operand(x, name)  # says what is wrong with it
+        dtype = complex_type(library, request)
+        _refuse_options(request)
+        out = request.out
+        shape = result_shape(tuple(request.a.shape), tuple(request.b.shape))
+        if out is not None and tuple(out.shape) != shape:
+            raise ShapeMismatch(f"out has shape {tuple(out.shape)}; the product has shape {shape}")
+        return _Product(library, request, dtype, shape).computed()
 
 
 def _refuse_options(request: Request) -> None:
@@ -162,7 +163,6 @@ class _Product:
 
     def _parts(self, x: Any) -> Any:
         """Return a complex array as a real one with a dimension more, over the same memory."""
-        x = getattr(x, "resolve_conj", lambda: x)()
         real = x.real
         steps, unit = views_of(self.library).steps(real)
         return strided(self.library, real, View((*x.shape, 2), (*steps, unit)))
@@ -173,7 +173,6 @@ class _Product:
         The dimension of these two is behind that which is `summed`.
         """
         views = views_of(self.library)
-        x = getattr(x, "resolve_conj", lambda: x)()
         device = device_of(self.library, x, "an operand")
         refuse_capture(self.library, device)
         before, after = x.shape[: summed + 1], x.shape[summed + 1 :]

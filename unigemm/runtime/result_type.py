@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import host_view
@@ -25,7 +26,7 @@ from .options import Options, check_options
 from .request import Request
 from .scale_arguments import NO_SCALES
 
-__all__ = ["complex_type", "described_type", "device_of", "is_complex", "result_type"]
+__all__ = ["complex_type", "conjugated", "described_type", "device_of", "is_complex", "result_type"]
 
 
 def device_of(library: Library, x: object, name: str) -> Device:
@@ -54,8 +55,16 @@ def is_complex(library: Library, request: Request) -> bool:
     """Whether a request is of a complex product on a GPU."""
     if request.operation != "matmul" or host_view(library, request.a, "a") is not None:
         return False
+    # Of a lazily conjugated tensor that which it is a view of tells the type.
     named = {"a": request.a, "b": request.b}
-    return any(library.operand(x, name).dtype in COMPLEX for name, x in named.items())
+    plain = {n: x.conj() if conjugated(x) else x for n, x in named.items()}
+    return any(library.operand(x, name).dtype in COMPLEX for name, x in plain.items())
+
+
+def conjugated(x: Any) -> bool:
+    """Whether an array is a lazily conjugated view, as PyTorch has them."""
+    ask = getattr(x, "is_conj", None)
+    return ask is not None and bool(ask())
 
 
 def complex_type(library: Library, request: Request) -> DType:
