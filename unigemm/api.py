@@ -196,6 +196,12 @@ def matmul(
         `dtype` nor `out` says otherwise. An array is of the library and on the device of `a`. On a
         GPU it is read when the work runs, so that a captured graph sees its new contents.
 
+        Both operands of float8 may have a scale for each 128 elements along K, in float32 or
+        float8_e8m0fnu: `a` for each row, (..., M, ceil(K / 128)), or for 128 rows, (..., ceil(M /
+        128), ceil(K / 128)); `b` for each column, (..., ceil(K / 128), N), or for 128 columns,
+        (..., ceil(K / 128), ceil(N / 128)); with any strides. The sums of each 128 elements are
+        multiplied by them. The CPU and Hopper's tensor cores take these.
+
         Block scales are two arrays, and come in two formats. For MXFP8 both are float8_e8m0fnu, and
         each scale multiplies 32 elements along K. For NVFP4 both are float8_e4m3fn, and each scale
         multiplies 16 float4, which are 8 elements of the array. Either has the shape of its operand

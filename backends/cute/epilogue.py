@@ -81,7 +81,7 @@ def arguments_of(problem: Problem) -> list:
     and a factor, the addresses of the epilogue's arrays and of the largest magnitude, and its
     numbers; each where the problem has it. See `parted`.
     """
-    epilogue, blocks = problem.epilogue, problem.blocks is not None
+    epilogue, blocks = problem.epilogue, problem.has_block_scales
     beside = 0 if epilogue is None else len(epilogue.beside)
     scales = [
         *[Int64(1)] * ((8 if blocks else 0) + 4 * beside),
@@ -111,7 +111,7 @@ def parted(problem: Problem, more: tuple) -> tuple[tuple, tuple]:
         del left[:count]
         return taken
 
-    blocks, count = problem.blocks is not None, 0 if epilogue is None else len(epilogue.beside)
+    blocks, count = problem.has_block_scales, 0 if epilogue is None else len(epilogue.beside)
     of_scales = (take(4), take(4)) if blocks else ()
     steps = tuple(take(4) for _ in range(count))
     of_blocks = take(2) if blocks else ()

@@ -25,6 +25,7 @@ class WgmmaBackend(CuteBackend):
     name = "cute_wgmma"
     model = MODEL
     takes_groups = True
+    takes_fine_scales = True
 
     def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it does not take a product of sizes that kernels take; None when it does."""

@@ -216,7 +216,7 @@ def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]
     step. The start decides the order of the sums: not where results are to be the same for every M,
     and not where the last tile computes again what its neighbour does (`places.last_places`).
     """
-    if problem.batch_invariant or problem.groups is not None:
+    if problem.batch_invariant or problem.groups is not None or problem.has_block_scales:
         return 0, 0
     size = extents.k * problem.a.dtype.itemsize * extents.batch
     few_m = extents.m <= config.tile[0] * config.cluster[0] and extents.m * size <= _TURNED_BYTES

@@ -76,6 +76,7 @@ _BESIDE_FRAGMENTS = 48
 _FUSED_PART = 0.37  # of a consumer's registers may be sums then: with more ptxas spills
 # By sets of accumulators; the second number where CTAs or slices add up.
 _BESIDE_SETS = {2: (32, 96), 3: (32, 48)}
+_BESIDE_COLUMNS = {2: 16, 3: 24}  # the same, where each column has scales of its own
 # The tensor cores keep 14 bits in sums of float8 products, and cut those of float32 instead of
 # rounding (seen on an H200). So partial sums over this much of K move to float32 registers.
 _PROMOTED_K = 128
@@ -200,6 +201,8 @@ def from_registers(problem: Problem, rows: int) -> bool:
     a = problem.a
     if problem.groups is not None:  # these end at any row, or at any K
         return False
+    if problem.has_block_scales:  # which are read between the products of two k_tiles
+        return False
     wide = a.dtype.itemsize != 2 and products(problem) == 1
     whole = rows >= MMA_M and rows * a.dtype.itemsize % SWIZZLE_BYTES == 0
     return wide and a.major == "m" and a.alignment == TMA_BYTES and whole
@@ -281,7 +284,7 @@ def derived(problem: Problem, config: Config) -> Geometry:
         a_bytes=a_bytes,
         b_bytes=b_bytes,
         promote=promote,
-        sets=_sets(promote, accumulators, fragments, _registers(consumers, 1)[1], config),
+        sets=_sets(problem, promote, accumulators, fragments, _registers(consumers, 1)[1], config),
         a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
         b_swizzle=_swizzle_of_b(problem, m, n),
         store=boxes.store,
@@ -382,7 +385,10 @@ def _promotion(problem: Problem, k_tile: int) -> int:
     return _PROMOTED_K // k_tile if is_promoted(problem) else 0
 
 
-def _sets(promote: int, accumulators: int, fragments: int, registers: int, config: Config) -> int:
+def _sets(
+    problem: Problem, promote: int, accumulators: int, fragments: int, registers: int,
+    config: Config,
+) -> int:  # fmt: skip
     """Return how many sets of accumulators there are: see `Geometry`.
 
     Three where there are registers for them: the sums of every other k_tile are then added to the
@@ -390,7 +396,14 @@ def _sets(promote: int, accumulators: int, fragments: int, registers: int, confi
     """
     if promote != 1 or fragments:
         return 2 if promote else 1
-    return 3 if 3 * accumulators + _BESIDE_SETS[3][is_reducing(config)] <= registers else 2
+    return 3 if 3 * accumulators + _beside_sets(problem, config, 3) <= registers else 2
+
+
+def _beside_sets(problem: Problem, config: Config, sets: int) -> int:
+    """Return the registers that are needed beside so many sets of accumulators."""
+    scales = problem.scales
+    of_columns = scales is not None and scales.of_blocks and scales.b.sharing[0] == 1
+    return _BESIDE_SETS[sets][is_reducing(config)] + (_BESIDE_COLUMNS[sets] if of_columns else 0)
 
 
 def _swizzle(row_bytes: int) -> int:
@@ -438,12 +451,12 @@ def fits_registers(problem: Problem, config: Config, geo: Geometry) -> bool:
     wgmma = geo.mma_n // 2 + _BESIDE_WGMMA
     if wgmma > launched:  # ptxas refuses (C7602)
         return False
-    return geo.held <= geo.registers[1] - _other_registers(config, geo)
+    return geo.held <= geo.registers[1] - _other_registers(problem, config, geo)
 
 
-def _other_registers(config: Config, geo: Geometry) -> int:
+def _other_registers(problem: Problem, config: Config, geo: Geometry) -> int:
     """Return the registers that a consumer thread needs beside its sums and its part of A."""
     if geo.fragments or geo.promote:
-        beside = _BESIDE_SETS[geo.sets][is_reducing(config)] if geo.promote else 0
+        beside = _beside_sets(problem, config, geo.sets) if geo.promote else 0
         return max(beside, _BESIDE_FRAGMENTS if geo.fragments else 0)
     return _BESIDE_ROWS[geo.residents] if geo.store == "rows" else _OTHER_REGISTERS

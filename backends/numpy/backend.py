@@ -34,6 +34,7 @@ class NumpyBackend(Backend):
 
     name = "numpy"
     takes_scales = True
+    takes_fine_scales = True
     takes_epilogues = True
     takes_groups = True
 

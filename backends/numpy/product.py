@@ -165,8 +165,7 @@ def _blocked(
     import numpy as np
 
     whole = gemm.problem.accumulator is DType.INT32
-    blocks = gemm.problem.blocks
-    in_blocks = blocks is not None
+    blocks, in_blocks = gemm.problem.blocks, gemm.problem.has_block_scales
     factors = DType.FLOAT32 if whole else gemm.problem.accumulator  # what BLAS multiplies
     factors = DType.FLOAT64 if in_blocks else factors
     native, sums = numpy_dtype(factors), numpy_dtype(gemm.problem.accumulator)
@@ -184,7 +183,8 @@ def _blocked(
     in_place = d.dtype is factors and d.ready and k == e.k and epilogue is None
     a, b = a.shared(), b.shared()
     assert blocks is None or k % blocks.block == 0 or k == e.k, "parts of K begin with a scale"
-    scales_of = [_block_scales(gemm, i) for i in range(2)] if in_blocks else []
+    read_scales = _fine_scales if gemm.problem.blocks is None else _block_scales
+    scales_of = [read_scales(gemm, i) for i in range(2)] if in_blocks else []
     views = [viewer(x.shape, x.strides, x.dtype) for x in (a, b, d)]
     of_scales = (2 if in_blocks else 0) + (3 if gemm.problem.scaled or in_blocks else 0)
 
@@ -328,6 +328,36 @@ def _block_scales(gemm: Gemm, which: int) -> Callable[[int], _Scales]:
         return cut
 
     return scales
+
+
+def _fine_scales(gemm: Gemm, which: int) -> Callable[[int], _Scales]:
+    """Return the same for scales that sums are multiplied by, which float64 does not tell apart."""
+    import numpy as np
+
+    scales, steps = gemm.problem.scales, gemm.scale_strides
+    assert scales is not None
+    assert steps is not None
+    of_operand, (row, block, step0, step1) = (scales.a, scales.b)[which], steps[which]
+    of_rows, of_k = of_operand.sharing
+    shape = (
+        *gemm.batch[::-1],
+        blocks_of((gemm.extents.m, gemm.extents.n)[which], of_rows),
+        blocks_of(gemm.extents.k, of_k),
+    )
+    view = viewer(shape, (step1, step0, row, block), of_operand.dtype)
+
+    def scales_at(address: int) -> _Scales:
+        held = view(address)
+
+        def cut(at: _Block) -> np.ndarray:
+            i1, i0, lines, span = at
+            rows = np.arange(lines.start, lines.stop) // of_rows
+            columns = np.arange(span.start, span.stop) // of_k
+            return held[i1, i0].astype(np.float64)[..., rows[:, None], columns]
+
+        return cut
+
+    return scales_at
 
 
 #: The numbers of float4_e2m1fn, by their codes (OCP Microscaling, table 5).

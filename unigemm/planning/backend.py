@@ -46,10 +46,9 @@ class Backend(ABC):
         order of a row's sums depends on nothing else, neither on M, the batch, the row's index nor
         the raster.
     takes_scales, takes_fine_scales, takes_epilogues, takes_groups, takes_conversions
-        It multiplies by scales, of tensors and of blocks of K; by scales of rows and of 128
-        elements of K; it computes epilogues; and groups; it converts operands where it reads them.
-        Such problems are else not offered to it.
-        Which of them it does not take it says in `unsupported_reason`.
+        It multiplies by scales, of tensors and of blocks of K; by scales of 128 elements of K; it
+        computes epilogues; and groups; it converts operands where it reads them. Such problems are
+        else not offered to it. Which of them it does not take it says in `unsupported_reason`.
     shares_plans
         A configuration that was chosen for one size may run the others of its size class, see
         `unigemm.planning.size_buckets`. The backend then takes every size of a class if it takes

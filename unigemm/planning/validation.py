@@ -284,7 +284,7 @@ def _scales_flaw(problem: Problem) -> str | None:
     scales = problem.scales or PER_TENSOR
     if problem.blocks is not None and scales != PER_TENSOR:
         return f"beside {problem.blocks} there is no other scale than one per tensor"
-    return scales.a.flaw or scales.b.flaw
+    return scales.flaw
 
 
 def _blocks_flaw(blocks: BlockScales | None, *elements: DType) -> str | None:

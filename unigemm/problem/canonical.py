@@ -25,7 +25,7 @@ from .dtypes import DType
 from .epilogue import Beside, Epilogue, Gate
 from .overlap import overlaps_itself
 from .problem import BlockScales, Extents, Major, Precision, Problem
-from .scales import PER_TENSOR, Scales
+from .scales import PER_TENSOR, Scales, scale_steps_of
 
 __all__ = [
     "MAX_ALIGNMENT",
@@ -133,6 +133,7 @@ def canonical(
     scaled: bool = False,
     batch_invariant: bool = False,
     scales: tuple[Layout, Layout] | None = None,
+    granularity: Scales | None = None,
     epilogue: Epilogue | None = None,
     beside: Sequence[Layout] = (),
     converted: DType | None = None,
@@ -149,8 +150,9 @@ def canonical(
     scaled
         Sums are multiplied by a number for each operand.
     scales
-        Layouts of the scales of blocks of `a` and `b` (see `unigemm.problem.block_scales`). Stacks
-        of such products never become rows or columns.
+        Layouts of the scales of blocks; stacks then never become rows or columns.
+    granularity
+        What shares one, if they multiply sums (`unigemm.problem.scales`); None: elements.
     epilogue
         What is done to the sums; its arrays have no classes yet, and get those of `beside`.
     beside
@@ -184,7 +186,7 @@ def canonical(
     a_mat, b_mat, *d_mats = _free_strides(
         am, n, ak, a_mat, b_mat, [of_result(x) for x in (d, *beside)]
     )
-    blocks, along = (None, ()) if scales is None else _scales(scales, a, b, batch)
+    blocks, along = _scales(scales, a, b, batch, granularity) if scales else (None, ())
     dims = list(
         zip(
             batch,
@@ -215,8 +217,10 @@ def canonical(
             for e, sa, sb, *rest in dims
         ]
         blocks, along = blocks and blocks.transposed, along[::-1]
+        granularity = granularity and granularity.transposed
         epilogue = epilogue and epilogue.transposed
-    asked = (precision, deterministic, PER_TENSOR if scaled else None, batch_invariant)
+    of_sums = granularity or (PER_TENSOR if scaled else None)
+    asked = (precision, deterministic, of_sums, batch_invariant)
     gemm = _assemble(
         (m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked, _gate_of(epilogue)
     )
@@ -224,7 +228,7 @@ def canonical(
         gemm = replace(gemm, problem=_converted(gemm.problem, converted))
     if epilogue is not None:
         gemm = _with_epilogue(gemm, epilogue, beside, beside_mats, dims)
-    return gemm if blocks is None else _with_scales(gemm, blocks, along, dims)
+    return gemm if scales is None else _with_scales(gemm, blocks, along, dims)
 
 
 def _gate_of(epilogue: Epilogue | None) -> Gate:
@@ -299,9 +303,12 @@ def _with_classes(problem: Problem, epilogue: Epilogue, classes: tuple[Beside, .
 
 
 def _scales(
-    scales: tuple[Layout, Layout], a: Layout, b: Layout, batch: tuple[int, ...]
-) -> tuple[BlockScales, tuple[tuple[int, ...], ...]]:
-    """Return the class of scales, and the steps of each: (row, block, each dimension of D)."""
+    scales: tuple[Layout, Layout], a: Layout, b: Layout, batch: tuple[int, ...],
+    granularity: Scales | None,
+) -> tuple[BlockScales | None, tuple[tuple[int, ...], ...]]:  # fmt: skip
+    """Return the class of block scales, and the steps of each: (row, block, dimensions of D)."""
+    if granularity is not None:
+        return None, scale_steps_of(scales[0].strides, scales[1].strides, len(batch))
     dtype = scales[0].dtype
     found = [
         scale_steps(scale.shape, scale.strides, scale.alignment, x.shape, BLOCKS[dtype], name)
@@ -314,7 +321,10 @@ def _scales(
 
 
 def _with_scales(
-    gemm: Gemm, blocks: BlockScales, along: tuple[tuple[int, ...], ...], dims: list[tuple[int, ...]]
+    gemm: Gemm,
+    blocks: BlockScales | None,
+    along: tuple[tuple[int, ...], ...],
+    dims: list[tuple[int, ...]],
 ) -> Gemm:
     """Return a product whose operands have scales; `dims` as they are folded, fastest first."""
     if len(dims) > _INNER_BATCH_DIMS:
@@ -323,9 +333,7 @@ def _with_scales(
             f"{_INNER_BATCH_DIMS} that do not fold together; loop over the others"
         )
     full = [*dims, *[(1, 0, 0)] * (_INNER_BATCH_DIMS - len(dims))]
-    of_a, of_b = (
-        (steps[0], steps[1], full[0][i - 2], full[1][i - 2]) for i, steps in enumerate(along)
-    )
+    of_a, of_b = ((x[0], x[1], full[0][i - 2], full[1][i - 2]) for i, x in enumerate(along))
     return replace(gemm, problem=replace(gemm.problem, blocks=blocks), scale_strides=(of_a, of_b))
 
 

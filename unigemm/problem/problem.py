@@ -104,6 +104,11 @@ class Problem:
         return self.scales is not None
 
     @property
+    def has_block_scales(self) -> bool:
+        """Whether a launch takes arrays of scales, of blocks of one kind or the other."""
+        return self.blocks is not None or (self.scales is not None and self.scales.of_blocks)
+
+    @property
     def accumulator(self) -> DType:
         """The type of the partial sums."""
         if self.converted is not None:

@@ -22,7 +22,7 @@ from typing import Literal
 
 from .dtypes import DType
 
-__all__ = ["PER_TENSOR", "Granularity", "OperandScales", "Scales"]
+__all__ = ["PER_TENSOR", "Granularity", "OperandScales", "Scales", "scale_steps_of"]
 
 #: Rows (of B: columns) and elements along K that share a scale.
 Granularity = Literal["tensor", "1x128", "128x128"]
@@ -48,6 +48,11 @@ class OperandScales:
         return -(-rows // of_rows) * -(-k // of_k) * self.dtype.itemsize
 
     @property
+    def sharing(self) -> tuple[int, int]:
+        """Rows (of B: columns) and elements along K that share one, of those of blocks."""
+        return _SHARING[self.granularity]
+
+    @property
     def flaw(self) -> str | None:
         """Say why no operand has such scales; None where one may."""
         blocks = self.granularity != "tensor"
@@ -68,6 +73,18 @@ class Scales:
     b: OperandScales = OperandScales()
 
     @property
+    def of_blocks(self) -> bool:
+        """Whether both operands have scales of blocks."""
+        return "tensor" not in (self.a.granularity, self.b.granularity)
+
+    @property
+    def flaw(self) -> str | None:
+        """Say why no product has such scales; None where one may."""
+        if not self.of_blocks and self != PER_TENSOR:
+            return f"one operand alone has scales of blocks: {self}"
+        return self.a.flaw or self.b.flaw
+
+    @property
     def transposed(self) -> Scales:
         """The same scales as the product's transpose sees them."""
         return replace(self, a=self.b, b=self.a)
@@ -77,3 +94,14 @@ class Scales:
 
 
 PER_TENSOR = Scales()
+
+
+def scale_steps_of(
+    a: tuple[int, ...], b: tuple[int, ...], rank: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the steps of scales from line to line, block to block, and along a stack of a rank.
+
+    `a` and `b` are the strides of arrays of the shapes above, with the stack in front.
+    """
+    missing = [(0,) * (rank + 2 - len(steps)) for steps in (a, b)]
+    return (a[-2], a[-1], *missing[0], *a[:-2]), (b[-1], b[-2], *missing[1], *b[:-2])

@@ -78,7 +78,9 @@ def bind(library: Library, request: Request) -> Bound:
     see = _Seen(library)
     arguments = request.arguments()
     form = form_asked(request, see)
-    scales = scales_of(request.scales(), see, lambda: library.operand(request.a, "a").dtype, form)
+    scales = scales_of(
+        request.scales(), see, lambda name: library.operand(getattr(request, name), name), form
+    )
     arguments |= request.given(scales.fused)
     options = Options.of(request, scales, form)
     of_scales = see.operands.copy()  # and the ends of groups

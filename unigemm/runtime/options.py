@@ -26,6 +26,7 @@ from ..problem.dtypes import CONVERTED, FLOAT8, INPUTS, DType
 from ..problem.epilogue import Epilogue
 from ..problem.grouped import Form, grouped
 from ..problem.problem import PRECISIONS
+from ..problem.scales import Scales as Granularities
 from .numpy_matmul import CASTINGS
 from .request import Request
 from .scale_arguments import Scales
@@ -52,6 +53,7 @@ class Options:
     scaled: bool = False
     batch_invariant: bool = False
     blocks: tuple[Layout, Layout] | None = None  # layouts of the block scales
+    granularity: Granularities | None = None  # of those that multiply sums
     casting: str | None = None
     operation: str = "matmul"
     rest: str = "zeros"
@@ -68,7 +70,8 @@ class Options:
         asked = {name: getattr(request, name) for name in _ASKED}
         if scales.of_integers and request.dtype is None and not request.results:
             asked["dtype"] = DType.FLOAT32
-        return cls(**asked, scaled=scaled or scales.scaled, blocks=scales.layouts, form=form)
+        asked |= {"blocks": scales.layouts, "granularity": scales.granularity, "form": form}
+        return cls(**asked, scaled=scaled or scales.scaled)
 
 
 _ASKED = tuple(x.name for x in fields(Options) if x.name in Request._fields)
@@ -110,7 +113,8 @@ def describe(
             f"precision {options.precision!r} is for float32 inputs and these are {a.dtype}; "
             "leave precision out"
         )
-    refuse_elements(a.dtype, options.blocks[0].dtype if options.blocks else None)
+    of_elements = options.blocks if options.granularity is None else None
+    refuse_elements(a.dtype, of_elements[0].dtype if of_elements else None)
     if options.scaled and not options.blocks and a.dtype not in FLOAT8:
         raise UnsupportedProblem(
             f"scale_a and scale_b are for float8 and int8 inputs and these are {a.dtype}; multiply "
@@ -152,6 +156,7 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
         scaled=options.scaled,
         batch_invariant=bool(options.batch_invariant),
         scales=options.blocks,
+        granularity=options.granularity,
         epilogue=options.epilogue,
         beside=options.beside,
         converted=options.converted,

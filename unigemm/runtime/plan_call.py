@@ -56,7 +56,9 @@ def plan_request(
         See `unigemm.plan`.
     """
     form = form_asked(_whole(request), _described)
-    scales = scales_of(request.scales(), _described, lambda: _described(request.a, "a").dtype, form)
+    scales = scales_of(
+        request.scales(), _described, lambda name: _described(getattr(request, name), name), form
+    )
     options = Options.of(request, scales, form, scaled=scaled)
     check_options(options)
     arguments = request.arguments() | request.given(scales.fused)

@@ -1,14 +1,16 @@
 """The arguments ``scale_a`` and ``scale_b``: scales of whole operands, of lines, and of blocks.
 
 A scale of a whole operand is a number or an array of one float32. Scales of lines, the rows of `a`
-or the columns of `b`, are an array of float32 whose other extent is 1. Block scales are an array
-(see `unigemm.problem.block_scales`). A pair holds block scales and a scale of the whole operand.
+or the columns of `b`, are an array of float32 whose other extent is 1. Scales of 128 elements of K,
+and of one line or 128, are an array of the shapes of `unigemm.problem.scales`. Those of 32 or 16
+elements are of other types (see `unigemm.problem.block_scales`), and a pair holds such and a scale
+of the whole operand.
 """
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,10 @@ from ..problem.block_scales import BLOCKS
 from ..problem.canonical import Layout
 from ..problem.dtypes import FLOAT8, DType
 from ..problem.grouped import Form
+from ..problem.scales import Granularity, OperandScales
+from ..problem.scales import Scales as Granularities
+
+_BLOCK = 128  # elements along K that share a scale, and lines that may
 
 __all__ = ["NO_SCALES", "Scales", "check_lines", "scales_of"]
 
@@ -33,6 +39,8 @@ class Scales:
         Scales of whole operands: numbers, or the names of arrays.
     blocks
         The names of arrays of block scales, and their layouts: of both operands, or of none.
+    granularity
+        What shares one of them, where sums are multiplied by them; None where elements are.
     factors
         The names of those that are numbers.
     grouped
@@ -50,6 +58,7 @@ class Scales:
     grouped: tuple[str, ...] = ()
     fused: tuple[str, ...] = ()
     of_integers: bool = False
+    granularity: Granularities | None = None
 
     @property
     def scaled(self) -> bool:
@@ -87,7 +96,7 @@ class Scales:
 def scales_of(
     given: Mapping[str, Any],
     see: Callable[[Any, str], Operand | Layout],
-    kind: Callable[[], DType],
+    operand: Callable[[str], Operand | Layout],
     form: Form | None = None,
 ) -> Scales:
     """Sort scales into those of whole operands, those of lines, and block scales.
@@ -98,8 +107,8 @@ def scales_of(
         From `Request.scales`.
     see
         Views an array; its second argument is the name.
-    kind
-        Returns the dtype of `a`.
+    operand
+        Returns `a` or `b`, by its name.
     form
         Of a grouped product, each of whose groups may have a scale.
 
@@ -115,8 +124,10 @@ def scales_of(
     """
     if not given:
         return NO_SCALES
-    of_integers = kind() is DType.INT8
+    kind = operand("a").dtype
+    of_integers = kind is DType.INT8
     fused = []
+    shared = _of_blocks(given, see, operand)
     whole: dict[str, float | str] = {}
     blocks: dict[str, tuple[str, Layout]] = {}
     factors = []
@@ -130,7 +141,7 @@ def scales_of(
             factors.append(own)
         elif scale is not None:
             x = see(scale, own)
-            if x.dtype in BLOCKS:
+            if own in shared or x.dtype in BLOCKS:
                 blocks[name] = own, x.layout if isinstance(x, Operand) else x
             elif _is_for_each(x, form):
                 if of_integers:
@@ -157,23 +168,100 @@ def scales_of(
             raise UnsupportedProblem(
                 f"{name} is a pair, and not of scales of blocks and one of the whole; pass such two"
             )
+    _check_together(whole, blocks, fused, shared, kind, form)
+    granularity = None
+    if shared:
+        a, b = (OperandScales(shared[n], blocks[n][1].dtype) for n in ("scale_a", "scale_b"))
+        granularity = Granularities(a, b)
+    return Scales(
+        whole, blocks, tuple(factors), tuple(of_groups), tuple(fused), of_integers, granularity
+    )
+
+
+def _check_together(
+    whole: Mapping[str, Any],
+    blocks: Mapping[str, tuple[str, Layout]],
+    fused: Sequence[str],
+    shared: Mapping[str, Granularity],
+    kind: DType,
+    form: Form | None,
+) -> None:
+    """Refuse scales that do not go together, or not with the operands.
+
+    Raises
+    ------
+    UnsupportedProblem
+        They do not.
+    """
     if blocks and (len(blocks) < 2 or len({x.dtype for _, x in blocks.values()}) > 1):
         said = ", ".join(f"{name} is {x.dtype}" for name, (_, x) in blocks.items())
         raise UnsupportedProblem(
             f"{said}: scales of blocks of K are of one type for both operands; pass such scales "
             "for both"
         )
+    if shared and (fused or whole or len(shared) < len(blocks)):
+        raise UnsupportedProblem(
+            f"{min(shared)} has scales of 128 elements of K, and the other scales are none; pass "
+            "such for both operands"
+        )
     if blocks and fused:
         raise UnsupportedProblem(
             f"{fused[0]} is beside scales of blocks; pass such scales, or pairs of them and a "
             "number, for both operands"
         )
-    if fused and not of_integers and kind() not in FLOAT8:
+    if fused and kind is not DType.INT8 and kind not in FLOAT8:
         raise UnsupportedProblem(
-            f"scale_a and scale_b are for float8 and int8 inputs and these are {kind()}; multiply "
+            f"scale_a and scale_b are for float8 and int8 inputs and these are {kind}; multiply "
             "the result, or an input"
         )
-    return Scales(whole, blocks, tuple(factors), tuple(of_groups), tuple(fused), of_integers)
+    if shared and (form is not None or kind not in FLOAT8):
+        which = "grouped products" if form is not None else f"{kind} inputs"
+        raise UnsupportedProblem(
+            f"scales of 128 elements of K are for float8 inputs of matmul and not for {which}; "
+            "multiply them by their scales first"
+        )
+
+
+def _of_blocks(
+    given: Mapping[str, Any],
+    see: Callable[[Any, str], Operand | Layout],
+    operand: Callable[[str], Operand | Layout],
+) -> dict[str, Granularity]:
+    """Return what shares a scale of 128 elements of K, by the arguments that hold such scales.
+
+    Of no more than 128 elements of K, scales of lines and of whole operands are such, too; they are
+    taken for these only beside those of 128 lines.
+    """
+    found: dict[str, Granularity] = {}
+    is_needed = False
+    for name, scale in given.items():
+        if name not in ("scale_a", "scale_b") or isinstance(scale, numbers.Number):
+            continue
+        x, shape = see(scale, name), operand(name[-1]).shape
+        granularity = _granularity(name, x, shape)
+        if granularity is not None:
+            found[name] = granularity
+            k = shape[-1 if name == "scale_a" else -2]
+            many = granularity == "128x128" and x.shape[-2:] != (1, 1)
+            is_needed |= k > _BLOCK or many or x.dtype is not DType.FLOAT32
+    return found if is_needed else {}
+
+
+def _granularity(name: str, x: Operand | Layout, operand: tuple[int, ...]) -> Granularity | None:
+    """Return what shares a scale of 128 elements of K, if an array has a shape for such."""
+    if min(len(operand), len(x.shape)) < 2 or len(x.shape) > len(operand):
+        return None
+    rows, k = operand[-2:] if name == "scale_a" else operand[:-3:-1]
+    of_rows, of_k = x.shape[-2:] if name == "scale_a" else x.shape[:-3:-1]
+    stack = operand[len(operand) - len(x.shape) : -2]
+    if any(mine not in (1, yours) for mine, yours in zip(x.shape[:-2], stack, strict=True)):
+        return None
+    is_exponent = x.dtype is DType.FLOAT8_E8M0FNU and k > BLOCKS[x.dtype]  # else of 32 elements
+    if not (x.dtype is DType.FLOAT32 or is_exponent) or of_k != -(-k // _BLOCK):
+        return None
+    if of_rows == rows:
+        return "1x128"
+    return "128x128" if of_rows == -(-rows // _BLOCK) else None
 
 
 def _is_for_each(x: Operand | Layout, form: Form | None) -> bool:

@@ -263,7 +263,7 @@ def call_of(first: Plan, request: Request) -> Call:
         The arrays are not compact, so that what would be measured is another class of products.
     """
     problem = first.problem
-    if problem.blocks:
+    if problem.has_block_scales:
         raise UnsupportedProblem(
             "block scales are not made here, so that nothing can be measured; leave such products "
             "to the model, or tune with scales of whole operands"
@@ -280,8 +280,11 @@ def call_of(first: Plan, request: Request) -> Call:
     if problem.epilogue is not None and problem.epilogue.gate:
         shape = gated_shape(shape, y.shape)
     z = ArraySpec(shape, problem.d.dtype) if out is None else _spec(out, "out")
-    fused = scales_of(request.scales(), lambda s, name: _spec(s, name, beside=True).layout,
-                      lambda: x.dtype).fused  # fmt: skip
+    fused = scales_of(
+        request.scales(),
+        lambda s, name: _spec(s, name, beside=True).layout,
+        lambda name: {"a": x, "b": y}[name].layout,
+    ).fused
     arguments |= request.given(fused)
     scaling = {name: s for name, s in scaling.items() if name not in fused}
     given = dict(arguments)

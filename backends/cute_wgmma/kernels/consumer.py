@@ -19,6 +19,7 @@ from ...cute.tile_scheduler import (
     work_unit,
 )
 from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
+from .block_factors import factors_of
 from .epilogue import store_tile
 from .fragments import fragment_offsets
 from .k_tails import tail_of
@@ -65,7 +66,8 @@ def consume(
     unit, fields, walk = first_unit, first, ()
     cute.arch.griddepcontrol_wait()
     has_groups = const_expr(spec.problem.groups is not None)
-    scale = scale_of(scales[:3])
+    # Those of blocks are multiplied in where sums are promoted.
+    scale = () if const_expr(spec.problem.has_block_scales) else scale_of(scales[:3])
     if const_expr(has_groups):
         unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
     open_turns(spec, consumer)
@@ -87,9 +89,10 @@ def consume(
         if const_expr(geo.groups == 2):
             cute.arch.barrier(barrier_id=ORDER_BARRIER + group, number_of_threads=both)
         tail = tail_of(spec, work, shared, in_group, group)
+        factors = factors_of(spec, scales, work, lasts, (wg_m, wg_n), in_wg, sizes)
         stage, phase = multiply(
             spec, mma, sums, total, a, b, barriers, k_tiles, (stage, phase), ranks,
-            (consumer, in_wg), tail,
+            (consumer, in_wg), tail, factors,
         )  # fmt: skip
         if const_expr(geo.groups == 2):
             cute.arch.barrier_arrive(barrier_id=ORDER_BARRIER + 1 - group, number_of_threads=both)

@@ -9,6 +9,7 @@ from cutlass.cute.nvgpu import warpgroup
 from ...cute.device import select
 from ...cute.tile_scheduler import advance
 from ..geometry import WARPGROUP
+from .block_factors import add_promoted, block_factors
 from .fragments import load_fragment
 from .k_tails import clear_others
 from .layouts import tiled_mma
@@ -53,12 +54,12 @@ def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Conste
 def multiply(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
     a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
-    threads: tuple, tail: tuple,
+    threads: tuple, tail: tuple, factors: tuple,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply the k_tiles of one unit into the accumulators; returns the stage after them.
 
     `at` is the first stage and its phase, `threads` this warpgroup among the consumers and this
-    thread in it; `tail` is empty, or what `clear_others` needs.
+    thread in it; `tail` is empty, or what `clear_others` needs; `factors` is empty, or `Factors`.
 
     wgmma adds to `sums`; `total` has the sums of the unit. They are the same tensor unless partial
     sums are promoted.
@@ -72,7 +73,7 @@ def multiply(
         loop = run_in_pairs if spec.geometry.sets == 3 else run_promoted
         at = loop(
             spec, mma, sums, total, a, b, barriers, k_tiles, at, ranks, in_wg, consumer,
-            tail,
+            tail, factors,
         )  # fmt: skip
     elif const_expr(promote):
         total.fill(0)
@@ -130,7 +131,7 @@ def run(
 def run_in_pairs(
     spec: cutlass.Constexpr, mma: cute.TiledMma, even: cute.Tensor, total: cute.Tensor,
     a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
-    in_wg: Int32, consumer: Int32, tail: tuple,
+    in_wg: Int32, consumer: Int32, tail: tuple, factors: tuple,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply k_tiles in pairs, each with sums of its own.
 
@@ -151,23 +152,25 @@ def run_in_pairs(
         cute.arch.mbarrier_wait(full + stage, phase)
         clear_others(spec, tail, 2 * pair + 1, stage)
         multiply_k_tile(both, odd, a, b, stage)
+        scales = block_factors(spec, factors, 2 * pair), block_factors(spec, factors, 2 * pair + 1)
         warpgroup.wait_group(1)
-        total.store(total.load() + even.load())
+        add_promoted(spec, total, even, scales[0], factors)
         if in_wg < 32:  # the warpgroup's first warp signals for all of it
             release(empty + before, ranks, in_wg, spec)
         warpgroup.wait_group(0)
         if in_wg < 32:
             release(empty + stage, ranks, in_wg, spec)
-        total.store(total.load() + odd.load())
+        add_promoted(spec, total, odd, scales[1], factors)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     if k_tiles % 2 == 1:
         cute.arch.mbarrier_wait(full + stage, phase)
         clear_others(spec, tail, k_tiles - 1, stage)
         multiply_k_tile(both, even, a, b, stage)
+        last = block_factors(spec, factors, k_tiles - 1)
         warpgroup.wait_group(0)
         if in_wg < 32:
             release(empty + stage, ranks, in_wg, spec)
-        total.store(total.load() + even.load())
+        add_promoted(spec, total, even, last, factors)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     return stage, phase
 
@@ -176,7 +179,7 @@ def run_in_pairs(
 def run_promoted(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
     a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
-    in_wg: Int32, consumer: Int32, tail: tuple,
+    in_wg: Int32, consumer: Int32, tail: tuple, factors: tuple,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply k_tiles one at a time, and add the sums of each to the total.
 
@@ -197,10 +200,11 @@ def run_promoted(
         multiply_k_tile(both, sums, a, b, stage)
         if const_expr(geo.takes_turns):
             pass_turn(coming)
+        scales = block_factors(spec, factors, k_tile)
         warpgroup.wait_group(0)
         if in_wg < 32:  # the warpgroup's first warp signals for all of it
             release(empty + stage, ranks, in_wg, spec)
-        total.store(total.load() + sums.load())
+        add_promoted(spec, total, sums, scales, factors)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     return stage, phase
 

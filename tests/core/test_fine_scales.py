@@ -1,0 +1,130 @@
+"""Scales of 128 elements of K, and of one line or 128: on the host, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from block_factors import drawn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import unigemm
+from unigemm.problem.dtypes import DType, numpy_dtype
+from unigemm.problem.scales import OperandScales, Scales
+
+LINES = tuple(itertools.product((1, 128), repeat=2))
+E4M3 = numpy_dtype(DType.FLOAT8_E4M3FN)
+
+
+@pytest.mark.parametrize("lines", LINES)
+@pytest.mark.parametrize("stack", [(), (2,), (2, 1, 3)])
+def test_blocks_are_multiplied_by_their_scales(lines, stack):
+    for exponents, apart in itertools.product((False, True), repeat=2):
+        x = drawn((33, 200, 300), lines, stack=stack, exponents=exponents, apart=apart, seed=1)
+        for _ in range(2):  # the first time, and known
+            got = unigemm.matmul(x.a, x.b, scale_a=x.scale_a, scale_b=x.scale_b)
+            assert got.dtype == np.float32
+            assert x.error(got) < 2e-7
+
+
+@settings(deadline=None)
+@given(
+    st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(1, 400)),
+    st.sampled_from(LINES),
+    st.integers(0, 9),
+)
+def test_any_sizes_do(sizes, lines, seed):
+    x = drawn(sizes, lines, seed=seed, types=("float8_e4m3fn", "float8_e5m2"))
+    got = unigemm.matmul(x.a, x.b, scale_a=x.scale_a, scale_b=x.scale_b)
+    assert x.error(got) < 1e-6
+
+
+def test_a_result_that_lies_in_columns_is_the_transpose():
+    x = drawn((70, 140, 260), (1, 128))
+    out = np.empty((140, 70), np.float32).T
+    unigemm.matmul(x.a, x.b, out, scale_a=x.scale_a, scale_b=x.scale_b)
+    assert x.error(out) < 2e-7
+
+
+def test_an_epilogue_sees_what_was_scaled():
+    x = drawn((40, 130, 300), (1, 128))
+    bias = np.ones(130, np.float32)
+    options = {"scale_a": x.scale_a, "scale_b": x.scale_b, "dtype": "bfloat16"}
+    got = unigemm.matmul(x.a, x.b, **options, bias=bias, activation="relu")
+    expected = np.maximum(x.expected + 1, 0)
+    assert (abs(got.astype(np.float64) - expected) <= 2**-8 * expected + 1e-4).all()
+
+
+def test_infinite_scales_and_zeros_are_what_they_are_in_float64():
+    x = drawn((3, 4, 256), (1, 128))
+    scale = x.scale_a.copy()
+    scale[0], scale[1, 0], scale[2] = 0, np.inf, np.nan
+    got = unigemm.matmul(x.a, x.b, scale_a=scale, scale_b=x.scale_b)
+    assert not got[0].any()
+    assert not np.isfinite(got[1]).any()
+    assert np.isnan(got[2]).all()
+
+
+ONES = np.ones((3, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scales", "error", "words"),
+    [
+        (E4M3, {"scale_a": ONES}, unigemm.UnsupportedProblem, "both operands"),
+        (E4M3, {"scale_a": ONES, "scale_b": 2.0}, unigemm.UnsupportedProblem, "both operands"),
+        (E4M3, {"scale_a": ONES[:, :1], "scale_b": ONES[:2, :1]}, unigemm.UnsupportedProblem,
+         "both operands"),
+        (E4M3, {"scale_a": np.ones((3, 3), "f4")}, unigemm.ShapeMismatch, "scale_a has shape"),
+        (E4M3, {"scale_a": np.ones((2, 2), "f4")}, unigemm.ShapeMismatch, "scale_a has shape"),
+        (np.int8, {"scale_a": ONES, "scale_b": ONES[:2, :1]}, unigemm.UnsupportedProblem,
+         "for float8 inputs"),
+    ],
+)  # fmt: skip
+def test_other_scales_are_refused_in_words(kind, scales, error, words):
+    a, b = np.ones((3, 200), kind), np.ones((200, 5), kind)
+    for of in (unigemm.matmul, unigemm.plan, unigemm.matmul):
+        with pytest.raises(error, match=words):
+            of(a, b, **scales)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_100a"])
+def test_gpus_that_do_not_take_them_say_so(target):
+    x = drawn((64, 128, 256), (1, 128))
+    with pytest.raises(unigemm.UnsupportedProblem, match="A scaled per 1x128, B per 128x128"):
+        unigemm.plan(x.a, x.b, scale_a=x.scale_a, scale_b=x.scale_b, target=target)
+
+
+def specs(m, n, k, lines):
+    of_a, of_b = lines
+    blocks = -(-k // 128)
+    return (
+        unigemm.ArraySpec((m, k), "float8_e4m3fn"),
+        unigemm.ArraySpec((k, n), "float8_e4m3fn", "F"),
+        {
+            "scale_a": unigemm.ArraySpec((-(-m // of_a), blocks), "float32"),
+            "scale_b": unigemm.ArraySpec((blocks, -(-n // of_b)), "float32"),
+        },
+    )
+
+
+@pytest.mark.parametrize("lines", LINES)
+def test_hopper_takes_them_and_says_so(lines):
+    a, b, scales = specs(4096, 1536, 7168, lines)
+    plan = unigemm.plan(a, b, **scales, dtype="bfloat16", target="sm_90a")
+    names = {1: "1x128", 128: "128x128"}
+    own = Scales(*(OperandScales(names[each]) for each in lines))
+    assert (plan.backend, plan.problem.scales) == ("cute_wgmma", own)
+    assert plan.config.split_k * plan.config.cluster_k * plan.config.slice_k == 1
+    assert type(plan).from_json(plan.to_json()) == plan
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("lines", LINES)
+@pytest.mark.parametrize("m", [64, 128, 4096])
+def test_kernels_of_picks_do_not_spill(lines, m):
+    a, b, scales = specs(m, 1536, 7168, lines)
+    plan = unigemm.plan(a, b, **scales, dtype="bfloat16", target="sm_90a")
+    assert unigemm.compile(plan).entry.info.spill_bytes == 0

@@ -1,0 +1,61 @@
+"""Scales of 128 elements of K in cute_wgmma, in the emulator beside float64."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from block_factors import drawn
+
+import unigemm
+from unigemm import emulator
+
+#: Hopper's tensor cores keep 14 bits in their sums (docs/guide/precision.md).
+NEAR = {"float32": 2.0**-11, "bfloat16": 2.0**-7}
+
+
+def check(sizes, lines, plan=None, out="float32", **more):
+    x = drawn(sizes, lines, **more)
+    options = {"scale_a": x.scale_a, "scale_b": x.scale_b, "dtype": out}
+    got = unigemm.matmul(x.a, x.b, **options, plan=plan)
+    assert x.error(got) < NEAR[out], (sizes, lines, more)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_kind_of_scales_and_of_sizes(seed):
+    rng = random.Random(seed)
+    with emulator.device("sm_90a"):
+        for lines in itertools.product((1, 128), repeat=2):
+            stack = rng.choice([(), (2,)])
+            most = 70 if stack else 150
+            sizes = rng.randint(1, most), rng.randint(1, most), rng.choice([130, 256, 385])
+            check(
+                sizes, lines, out=rng.choice([*NEAR]), stack=stack, seed=seed,
+                exponents=rng.random() < 0.5, apart=rng.random() < 0.5, major=rng.choice("kn"),
+            )  # fmt: skip
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("lines", [(1, 128), (128, 1), (1, 1)])
+@pytest.mark.parametrize("number", range(4))
+def test_tiles_that_nobody_picked(lines, number):
+    x = drawn((150, 264, 400), lines)
+    scales = {"scale_a": x.scale_a, "scale_b": x.scale_b}
+    with emulator.device("sm_90a"):
+        plan = unigemm.plan(x.a, x.b, **scales, backend="cute_wgmma", keep=400)
+        others = sorted(plan.alternatives, key=lambda each: repr(each.config))
+        rng = random.Random(f"{lines} {number}")
+        one = plan.taking(rng.choice(others))
+        got = unigemm.matmul(x.a, x.b, **scales, plan=one)
+        assert x.error(got) < NEAR["float32"], one.config
+
+
+def test_nan_of_one_block_does_not_reach_others():
+    x = drawn((130, 136, 256), (128, 128))
+    scale = x.scale_a.copy()
+    scale[1, 1] = float("nan")
+    with emulator.device("sm_90a"):
+        got = unigemm.matmul(x.a, x.b, scale_a=scale, scale_b=x.scale_b)
+    assert (got[128:] != got[128:]).all()
+    assert abs(got[:128] - x.expected[:128]).max() < 2.0**-11 * x.magnitude.max()
