@@ -44,7 +44,7 @@ def check(got, a, b, **options):
 
 @pytest.mark.parametrize("left", KINDS)
 def test_products_of_any_two_types_are_numpys(left):
-    for number, right in enumerate(KINDS):
+    for number, right in enumerate(KINDS[KINDS.index(left) % 2 :: 2]):  # half of them: kernels
         drawn = np.random.default_rng(number)
         m, n, k, step = (int(drawn.choice(x)) for x in ([1, 33, 130],) * 3 + ([1, 2],))
         a, b = numbers(drawn, (2, m, k * step), left)[..., ::step], numbers(drawn, (k, n), right)
@@ -115,7 +115,7 @@ def test_complex_products_are_numpys(library, left, right):
 
 @pytest.mark.parametrize("left", TYPES)
 def test_shapes_and_types_of_cupys_suite_are_numpys(left):
-    for number, right in enumerate(TYPES):
+    for number, right in enumerate(TYPES[TYPES.index(left) % 5 :: 5]):  # three of them: kernels
         for i, (first, second) in enumerate(SHAPES):
             if (i + number) % 3 == 0:
                 a, b = suite_numbers(first, left), suite_numbers(second, right, 1)
