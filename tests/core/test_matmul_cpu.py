@@ -370,7 +370,10 @@ def test_a_kernel_is_loaded_from_the_bytes_that_were_checked(tmp_path, monkeypat
         shutil.rmtree(tmp_path / "cache" / "fake")
         return files["kernel.o"]
 
-    backend = SimpleNamespace(key=lambda plan: key, load=load, compile=lambda plan: made)
+    backend = SimpleNamespace(
+        key=lambda plan: key, load=load, compile=lambda plan: made, compiles=True,
+        compiler_missing=lambda: None,
+    )  # fmt: skip
     for _ in range(2):
         assert loader._load(backend, None) == b"code"
         store.get_or_compile(key, lambda: made)

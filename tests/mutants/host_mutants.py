@@ -313,8 +313,8 @@ HOST_MUTANTS = (
     Mutant(
         "complex-gradients",
         "unigemm/torch/gradients.py",
-        "        None if b is None else _ops.bmm(g, b.mH),\n",
-        "        None if b is None else _ops.bmm(g, b.mT),\n",
+        "    return None if b is None else multiply(g, b.mH), None if",
+        "    return None if b is None else multiply(g, b.mT), None if",
         "gradients of stacks of complex matrices are those of the conjugate",
         (
             "tests/frameworks/test_torch_operators.py::test_gradients_of_complex_products_and_stacks_are_those_of_finite_differences",

@@ -128,8 +128,8 @@ KERNEL_MUTANTS = (
     Mutant(
         "wgmma-wait-group",
         _WGMMA + "mainloop.py",
-        "        warpgroup.wait_group(1)\n        total.store(total.load() + even.load())",
-        "        warpgroup.wait_group(2)\n        total.store(total.load() + even.load())",
+        "        warpgroup.wait_group(1)\n        add_promoted(spec, total, even,",
+        "        warpgroup.wait_group(2)\n        add_promoted(spec, total, even,",
         "float8 sums are promoted while wgmma still adds to them",
         (f"{_HANDED_BACK} -k float8",),
     ),
