@@ -80,16 +80,18 @@ def of_problem(data, **changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"groups": {"along": "m", "dtype": "int32"}}, "it computes no groups; .* loop over"),
         ({"groups": {"along": "m", "dtype": "float32"}}, "are int32 or int64"),
         ({"groups": {"along": "k", "stacked": True}}, "along k have offsets"),
         ({"groups": {"along": "l"}}, "not a plan"),
         ({"groups": {"along": "m", "other": 1}}, "'problem.groups.other' is not known"),
-        ({"scales": {"a": {"granularity": "1x128"}}}, "a scale per tensor, and here is A scaled"),
+        ({"scales": {"a": {"granularity": "1x128"}}}, "one operand alone has scales of blocks"),
         ({"scales": {"a": {"granularity": "64x64"}}}, "not a plan"),
-        ({"scales": {"b": {"dtype": "float8_e8m0fnu"}}}, "are not float8"),
+        ({"scales": {"b": {"dtype": "float8_e8m0fnu"}}}, "one operand alone"),
         ({"scales": {"b": {"granularity": "row"}}}, "not a plan"),
-        ({"scales": {"b": {"granularity": "1x128", "dtype": "bfloat16"}}}, "are not bfloat16"),
+        (
+            {"scales": {x: {"granularity": "1x128", "dtype": "bfloat16"} for x in "ab"}},
+            "are not bfloat16",
+        ),
         ({"scales": True}, "not a plan"),
     ],
 )

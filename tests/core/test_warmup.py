@@ -108,7 +108,7 @@ def test_every_m_of_a_range_has_its_kernel(layout):
     from unigemm.runtime.words import request_of
 
     dice = random.Random(5)
-    for m in {1, 2, 64, 65, last, *(dice.randint(1, last) for _ in range(60))}:
+    for m in (1, 2, 64, 65, last, *(dice.randint(1, last) for _ in range(60))):
         for epilogue in ("", "bias,gelu"):
             request = request_of(m, 4096, 1024, "bfloat16", layout=layout, epilogue=epilogue)
             plan = plan_request(request, "h100", scaled=False, keep=0, tuned=True)

@@ -140,7 +140,7 @@ def test_the_fault_that_was_planted_is_found_where_it_is(name):
          "wgmma.mma_async"),
         (f"FILL bar.sync 4, 128;\n{PRODUCT}\n{READY}", "no fence.proxy", "wgmma.mma_async"),
         (f"FILL fence.proxy.async;\nbar.sync 4, 128;\n{PRODUCT}\nst.shared.b32 [%r11], %r1;\n"
-         f"{READY}", "was overwritten while wgmma", "wgmma.wait"),
+         f"{READY}", "no barrier orders the two", "st.shared.b32 [%r11]"),
     ],
 )  # fmt: skip
 def test_faults_of_a_warpgroup_name_its_first_warp(planted, reason, at):

@@ -121,7 +121,8 @@ def test_groups_of_rows_are_copied_in_bands(layout, of_b, monkeypatch):
 
     monkeypatch.setattr(repack, "MOST_UNITS", 40)  # three groups of 13 units
     backend = type(backend_named("cute_wgmma"))
-    monkeypatch.setattr(backend, "source", lambda self: "bands of three groups")
+    own = backend.source
+    monkeypatch.setattr(backend, "source", lambda self: f"{own(self)}, bands of three groups")
     wanted = {"tile": (64, 56, 64), "split": False}
     gpu = check_kind(DType.FLOAT16, layout, (77, 61, 103), wanted, seed=3)
     assert gpu.launches[0][0].grid[0] == 7 + of_b

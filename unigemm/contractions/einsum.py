@@ -388,7 +388,7 @@ def _of_vectors(
     lengths = [
         dict(zip(own, shape, strict=True)) for own, shape in zip(names, shapes, strict=False)
     ]
-    for name in {*core[0]} & {*core[1]}:
+    for name in (x for x in core[0] if x in core[1]):
         if lengths[0][name] != lengths[1][name]:
             raise ShapeMismatch(
                 f"a{shapes[0]} has {lengths[0][name]} elements where b{shapes[1]} has "

@@ -53,7 +53,7 @@ class Reached:
             mine = self._loads[row]
             mine[1] += 1
             self.order.known[row, mine[0]] = mine[1]
-            for cta in set(ctas[rows == row].tolist()):
+            for cta in dict.fromkeys(ctas[rows == row].tolist()):
                 self._loaded[cta, row] = mine[1]
 
     def check_end(self, cta: int) -> None:
