@@ -29,6 +29,22 @@ def test_blocks_are_multiplied_by_their_scales(lines, stack):
             assert x.error(got) < 2e-7
 
 
+@pytest.mark.parametrize("shared", ["a", "b", "scales"])
+def test_matrices_of_a_stack_may_share_scales(shared):
+    x = drawn((33, 200, 300), (1, 128), stack=(3,), seed=2)
+    a, b, scale_a, scale_b = x.a, x.b, x.scale_a, x.scale_b
+    if shared != "b":
+        scale_a = scale_a[:1]
+    if shared != "a":
+        scale_b = scale_b[:1]
+    a, b = (a[:1] if shared == "a" else a), (b[:1] if shared == "b" else b)
+    got = unigemm.matmul(a, b, scale_a=scale_a, scale_b=scale_b)
+    for i in range(3):
+        mine = [each[min(i, len(each) - 1)] for each in (a, b, scale_a, scale_b)]
+        one = unigemm.matmul(*mine[:2], scale_a=mine[2], scale_b=mine[3])
+        np.testing.assert_allclose(got[i], one, rtol=1e-5, atol=1e-3)
+
+
 @settings(deadline=None)
 @given(
     st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(1, 400)),

@@ -308,7 +308,8 @@ def _scales(
 ) -> tuple[BlockScales | None, tuple[tuple[int, ...], ...]]:  # fmt: skip
     """Return the class of block scales, and the steps of each: (row, block, dimensions of D)."""
     if granularity is not None:
-        return None, scale_steps_of(scales[0].strides, scales[1].strides, len(batch))
+        of_a, of_b = (scale_steps_of(x.shape, x.strides, len(batch)) for x in scales)
+        return None, (of_a, (of_b[1], of_b[0], *of_b[2:]))
     dtype = scales[0].dtype
     found = [
         scale_steps(scale.shape, scale.strides, scale.alignment, x.shape, BLOCKS[dtype], name)

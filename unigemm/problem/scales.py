@@ -96,12 +96,12 @@ class Scales:
 PER_TENSOR = Scales()
 
 
-def scale_steps_of(
-    a: tuple[int, ...], b: tuple[int, ...], rank: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the steps of scales from line to line, block to block, and along a stack of a rank.
+def scale_steps_of(shape: tuple[int, ...], strides: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """Return the steps of A's scales from row to row, block to block, and along a stack of a rank.
 
-    `a` and `b` are the strides of arrays of the shapes above, with the stack in front.
+    Those of B are such of the array's transpose. Matrices of a stack that share scales have no step
+    between them.
     """
-    missing = [(0,) * (rank + 2 - len(steps)) for steps in (a, b)]
-    return (a[-2], a[-1], *missing[0], *a[:-2]), (b[-1], b[-2], *missing[1], *b[:-2])
+    stack = (0 if extent == 1 else step for extent, step in zip(shape, strides, strict=True))
+    missing = (0,) * (rank + 2 - len(shape))
+    return (*strides[-2:], *missing, *tuple(stack)[:-2])
