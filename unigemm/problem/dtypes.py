@@ -107,21 +107,6 @@ INPUTS: tuple[DType, ...] = (
     DType.FLOAT8_E5M2,
     DType.INT8,
 )
-#: The types that only NumPy's own matmul multiplies, on the host, with sums of the same type.
-HOST_INPUTS: tuple[DType, ...] = (
-    DType.BOOL,
-    DType.INT16,
-    DType.INT32,
-    DType.INT64,
-    DType.UINT8,
-    DType.UINT16,
-    DType.UINT32,
-    DType.UINT64,
-    DType.COMPLEX64,
-    DType.COMPLEX128,
-    DType.LONGDOUBLE,
-    DType.CLONGDOUBLE,
-)
 INTEGERS: tuple[DType, ...] = (
     DType.INT8,
     DType.INT16,
@@ -131,6 +116,15 @@ INTEGERS: tuple[DType, ...] = (
     DType.UINT16,
     DType.UINT32,
     DType.UINT64,
+)
+#: The types that NumPy's own matmul multiplies in host memory, with sums of the same type.
+HOST_INPUTS: tuple[DType, ...] = (
+    DType.BOOL,
+    *(each for each in INTEGERS if each is not DType.INT8),
+    DType.COMPLEX64,
+    DType.COMPLEX128,
+    DType.LONGDOUBLE,
+    DType.CLONGDOUBLE,
 )
 #: The types that kernels convert operands to as they read them, and of the sums then.
 CONVERTED: tuple[DType, ...] = (

@@ -97,8 +97,7 @@ def matmul(
         product: no transform, no mode, no `torch.compile`.
     **options
         `dtype`, `precision`, `deterministic`, `batch_invariant`, `backend`, `scale_a` and `scale_b`
-        as in `unigemm.matmul`. The scales are of whole operands of float8: numbers, or tensors of
-        one float32.
+        as in `unigemm.matmul`. The scales are for float8 and int8: numbers, or tensors.
 
     Returns
     -------
