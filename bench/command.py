@@ -36,6 +36,20 @@ def require_device() -> None:
         raise BackendUnavailable("measuring needs a CUDA device; there is none here")
 
 
+def require_torch() -> None:
+    """Check that PyTorch is there to measure beside.
+
+    Raises
+    ------
+    BackendUnavailable
+        It is not.
+    """
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise BackendUnavailable("this is measured beside PyTorch, which is not here") from error
+
+
 def _discard_output() -> None:
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

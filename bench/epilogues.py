@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import unigemm
-from bench.command import command, require_device
-from unigemm.errors import BackendUnavailable
+from bench.command import command, require_device, require_torch
 from unigemm.tuning.measure import best_device, measure, rotation
 
 SIZES = ((4096, 4096, 4096), (8192, 8192, 8192), (16, 4096, 4096), (128, 14336, 4096),
@@ -155,10 +154,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("epilogues.json"))
     args = parser.parse_args()
     require_device()
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise BackendUnavailable("this is measured beside PyTorch, which is not here") from error
+    require_torch()
     records: list[dict[str, Any]] = []
     for size in args.size or SIZES:
         print("\n" + " x ".join(map(str, size)))

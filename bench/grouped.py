@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 import unigemm
-from bench.command import command, require_device
-from unigemm.errors import BackendUnavailable
+from bench.command import command, require_device, require_torch
 from unigemm.tuning.measure import best_device, measure, rotation
 
 Arrays = dict[str, Any]
@@ -209,10 +208,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("grouped.json"))
     args = parser.parse_args()
     require_device()
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise BackendUnavailable("this is measured beside PyTorch, which is not here") from error
+    require_torch()
     records: list[dict[str, Any]] = []
     for case in CASES:
         if args.case and case.name not in args.case:

@@ -168,8 +168,8 @@ class Extents:
     multiply-adds in `flops`.
 
     Of a product with `Problem.groups`, the extent that these divide is the total of all `groups`,
-    and the array that has no such extent is a stack of so many. Stacks with valid rows are a
-    `batch` of as many, with one group each.
+    and the array that has no such extent is a stack of `groups` matrices. Stacks with valid rows
+    are a `batch`, each matrix of which is one group.
     """
 
     m: int

@@ -38,7 +38,7 @@ class OperandScales:
     dtype: DType = DType.FLOAT32
 
     def bytes(self, rows: int, k: int) -> int:
-        """Return the bytes of the scales of so many rows of A, or columns of B, of K elements.
+        """Return the bytes of the scales of some rows of A, or columns of B, each of K elements.
 
         That of a tensor counts as none.
         """
