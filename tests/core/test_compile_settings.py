@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import ast
 import os
 import subprocess
 import sys
@@ -12,7 +12,6 @@ import pytest
 import unigemm
 from unigemm.backends.cute import toolchain as cute
 from unigemm.backends.cutile import toolchain as cutile
-from unigemm.cache import Cache
 
 pytestmark = pytest.mark.compile
 needs_cute = pytest.mark.skipif(cute.missing() is not None, reason=str(cute.missing()))
@@ -94,25 +93,26 @@ CUTILE_SET = {
     ],
 )
 def test_a_kernel_is_the_same_bytes_whatever_is_set(tmp_path, backend, arch, code, settings):
-    spec = unigemm.ArraySpec((64, 64), "float16" if backend == "cutile" else "float32")
-    # Compiled here: a kept kernel may be another clone's, and cutile's cubins hold its path.
-    plan = unigemm.plan(spec, spec, backend=backend, target=arch)
-    plain = unigemm.compile(plan, Cache(tmp_path / "kernels", [])).entry
+    # Both in processes of their own: cutile's cubins differed in one that had run other tests.
+    own = {"CUDA_TILE_CACHE_DIR": str(tmp_path / "of-cutile")}
+    plain = digests_of(f"{COMPILE}files = compiled({backend!r}, {arch!r})\n", own)
+    assert plain
+    assert digests_of(COMPILE + code, settings | own) == plain
+    assert not (tmp_path / "of-cutile").exists()
+
+
+def digests_of(code, settings):
+    """Return the digest of each of the `files` of a program, which runs with settings."""
     report = "print({n: hashlib.sha256(d).hexdigest() for n, d in files.items()}, file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE + code + report],
-        env={**os.environ, **settings, "CUDA_TILE_CACHE_DIR": str(tmp_path / "of-cutile")},
+        [sys.executable, "-c", code + report],
+        env={**os.environ, **settings},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    expected = {}
-    for name, path in plain.files.items():
-        with open(path, "rb") as file:
-            expected[name] = hashlib.sha256(file.read()).hexdigest()
-    assert done.stderr.strip().splitlines()[-1] == str(expected)
-    assert not (tmp_path / "of-cutile").exists()
+    return ast.literal_eval(done.stderr.strip().splitlines()[-1])
 
 
 @needs_cute
