@@ -52,6 +52,9 @@ _WITHIN: dict[str, Callable[[float], float]] = {
     "gelu": lambda x: x * _share(x),
     "gelu_tanh": lambda x: x * _logistic(_tanh_argument(x)),
     "drelu": lambda x: float(x > 0),
+    "drelu2": lambda x: 2 * max(x, 0.0),
+    "dsigmoid": lambda x: _logistic(x) * _logistic(-x),
+    "dtanh": lambda x: 4 * _logistic(2 * x) * _logistic(-2 * x),
     "dsilu": lambda x: _logistic(x) + x * _logistic(x) * _logistic(-x),
     "dgelu": _dgelu,
     "dgelu_tanh": _dgelu_tanh,
@@ -63,6 +66,10 @@ def _at(name: str, x: float) -> float:
         return 0.0 if name == "drelu" else x
     if abs(x) <= FAR:
         return _WITHIN[name](x)
+    if name in ("dsigmoid", "dtanh"):
+        return 0.0
+    if name == "drelu2":
+        return 2 * max(x, 0.0)
     if name in ("sigmoid", "tanh") or name.startswith("d"):
         return 1.0 if x > 0 else (-1.0 if name == "tanh" else 0.0)
     if x < 0:

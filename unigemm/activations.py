@@ -1,7 +1,8 @@
 """The activations that `unigemm.matmul` knows by name, and their gradients.
 
 Each is a function of what goes into it, as a user could write it for ``epilogue=``: to add one, add
-a function here. float32 overflows where it must: exp of a large number is infinite, 1 / infinity 0.
+a function and its derivative here. float32 overflows where it must: exp of a large number is
+infinite, 1 / infinity 0.
 
 Sources: GELU: Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415, section 2.
 SiLU: the same paper, and Elfwing, Uchibe and Doya, arXiv:1702.03118. Squared ReLU: So et al.,
@@ -11,15 +12,23 @@ arXiv:2002.05202, equation 5. The gradients follow by the chain rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import pi, sqrt
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from .epilogue import ndtr
+from .epilogue import ndtr, traced
+from .problem.epilogue import Epilogue, evaluate
 
-__all__ = ["ACTIVATIONS", "GATED", "GRADIENTS"]
+__all__ = ["ACTIVATIONS", "GATED", "GRADIENTS", "Activation", "of_library"]
+
+#: The names of all of them.
+Activation = Literal[
+    "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "relu2", "swiglu", "geglu", "drelu",
+    "dgelu", "dgelu_tanh", "dsilu", "dsigmoid", "dtanh", "drelu2",
+]  # fmt: skip
 
 _CUBIC = 0.044715  # of GELU's approximation by tanh
 
@@ -93,6 +102,21 @@ def _sigmoid_and_slope(x: Any) -> tuple[Any, Any]:
     return np.where(x >= 0, large, other), large * other
 
 
+def drelu2(x: Any) -> Any:
+    """Return squared ReLU's derivative, 2 max(x, 0)."""
+    return 2 * relu(x)
+
+
+def dsigmoid(x: Any) -> Any:
+    """Return the sigmoid's derivative: s (1 - s), s = sigmoid(x)."""
+    return _sigmoid_and_slope(x)[1]
+
+
+def dtanh(x: Any) -> Any:
+    """Return the hyperbolic tangent's derivative: 1 - tanh(x)**2, as 4 s (1 - s), s of 2 x."""
+    return 4 * _sigmoid_and_slope(2 * x)[1]
+
+
 def dsilu(x: Any) -> Any:
     """Return SiLU's derivative: s + x s (1 - s), s = sigmoid(x)."""
     s, slope = _sigmoid_and_slope(x)
@@ -118,7 +142,36 @@ def _named(*functions: Callable[[Any], Any]) -> dict[str, Callable[[Any], Any]]:
 
 #: Of what goes into them.
 ACTIVATIONS = _named(relu, gelu, gelu_tanh, silu, sigmoid, tanh, relu2)
-#: Of what went into the activation: what a gradient is multiplied by.
-GRADIENTS = _named(drelu, dgelu, dgelu_tanh, dsilu)
+#: The derivative of each, "d" before its name: what a gradient is multiplied by.
+GRADIENTS = _named(drelu, dgelu, dgelu_tanh, dsilu, dsigmoid, dtanh, drelu2)
 #: Of the first of two neighbours, which is then multiplied by the other.
 GATED = {"swiglu": silu, "geglu": gelu}
+
+
+def of_library(
+    function: Callable[[Any], Any],
+    operations: Mapping[str, Callable[..., Any]],
+    constant: Callable[[Any, float], Any],
+) -> Callable[[Any], Any]:
+    """Return one of these functions of another library's arrays.
+
+    Parameters
+    ----------
+    function
+        Of `ACTIVATIONS` or `GRADIENTS`.
+    operations
+        The library's, by the names of `unigemm.problem.epilogue.OPERATIONS`.
+    constant
+        Makes an array of one number; its first argument has the dtype.
+    """
+    steps, (end,) = traced(function, {})
+    formula = Epilogue(steps, end)
+
+    def value(x: Any) -> Any:
+        return evaluate(formula, operations, x, _none, _none, partial(constant, x), (end,))[end]
+
+    return value
+
+
+def _none(index: int) -> Any:
+    raise IndexError(index)  # activations read nothing else

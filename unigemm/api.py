@@ -20,8 +20,8 @@ from .runtime.request import Request
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from .activations import Activation
     from .arrays.types import (
-        Activation,
         Array,
         ArrayLike,
         ArrayT,
@@ -238,7 +238,7 @@ def matmul(
         Broadcasts to the product's shape: (N,), (1, N), (M, 1), stacks in front.
     activation : str, optional
         "relu", "gelu" (exact), "gelu_tanh", "silu", "sigmoid", "tanh" or "relu2". With `preact`,
-        "drelu", "dgelu", "dgelu_tanh" or "dsilu": the sums times the slope at `preact`. With
+        "d" before such a name, as in "dgelu": the sums times the slope at `preact`. With
         `gate_layout`, "swiglu" or "geglu", whose result has N / 2 columns.
     preact_out : array, optional
         Gets what goes into the activation, in the product's shape.

@@ -11,8 +11,8 @@ from .runtime.call import compute
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from .activations import Activation
     from .arrays.types import (
-        Activation,
         Array,
         ArrayT,
         DTypeLike,

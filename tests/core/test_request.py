@@ -11,6 +11,7 @@ import pytest
 from signatures import FUNCTIONS, made, path_of
 
 import unigemm
+from unigemm import activations
 from unigemm.activations import ACTIVATIONS, GATED, GRADIENTS
 from unigemm.arrays import types
 from unigemm.arrays.library import KNOWN
@@ -71,7 +72,7 @@ def test_the_types_of_its_options_are_of_the_same_fields():
 
 
 def test_what_has_a_fixed_set_of_values_is_typed_by_them():
-    assert {*typing.get_args(types.Activation)} == {*ACTIVATIONS, *GATED, *GRADIENTS}
+    assert {*typing.get_args(activations.Activation)} == {*ACTIVATIONS, *GATED, *GRADIENTS}
     assert {*typing.get_args(Precision)} == {*PRECISIONS}
     assert {*typing.get_args(types.Casting)} == {*CASTINGS}
 

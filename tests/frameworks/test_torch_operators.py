@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import pytest
+from many_processes import output_of
 from needed import needed
 from odd_values import HUGE, ODD, refused
 
@@ -70,6 +72,10 @@ def test_the_activations_are_all_that_unigemm_knows():
 
     assert set(GATED) == set(activations.GATED) == {"swiglu", "geglu"}
     assert set(ACTIVATIONS) == set(activations.ACTIVATIONS) == set(REFERENCE)
+
+
+def test_an_added_activation_is_everywhere():
+    assert output_of(Path(__file__).parent / "added_activation.py").split() == ["right"]
 
 
 def test_every_operator_is_in_the_cases():

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from ..activations import Activation
     from ..planning.plan import Plan
     from ..problem.problem import Precision
     from .array_spec import ArraySpec
 
 __all__ = [
-    "Activation",
     "Array",
     "ArrayLike",
     "ArrayT",
@@ -96,10 +96,6 @@ if TYPE_CHECKING:
     Axes: TypeAlias = list[tuple[int, ...] | int] | list[tuple[int, int]] | list[int]
 
 
-Activation = Literal[
-    "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "relu2", "swiglu", "geglu", "drelu",
-    "dgelu", "dgelu_tanh", "dsilu",
-]  # fmt: skip
 GateLayout = Literal["interleaved", "halves"]
 #: What becomes of rows of a grouped product that are in no group.
 Rest = Literal["zeros", "untouched"]

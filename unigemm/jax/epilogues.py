@@ -11,13 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .. import activations
+from ..activations import of_library
 from ..arguments import is_one_of, number, shown
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from . import calls
 
 __all__ = ["ACTIVATIONS", "Asked", "asked_of", "in_parts", "laid_out"]
 
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+_OWN: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
     "relu2": lambda x: jnp.square(jax.nn.relu(x)),
     "gelu": partial(jax.nn.gelu, approximate=False),
@@ -25,6 +27,20 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "silu": jax.nn.silu,
     "sigmoid": jax.nn.sigmoid,
     "tanh": jnp.tanh,
+}
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(jnp, name) for name in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "abs")},
+    **{name: getattr(jnp, name) for name in ("floor", "ceil", "rint", "where")},
+    **{"erf": jax.scipy.special.erf, "ndtr": jax.scipy.special.ndtr, "neg": jnp.negative},
+    **{"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jnp.divide},
+    **{"floordiv": jnp.floor_divide, "max": jnp.maximum, "min": jnp.minimum},
+    **{"lt": jnp.less, "le": jnp.less_equal, "eq": jnp.equal, "ne": jnp.not_equal},
+    **{"and": jnp.logical_and, "or": jnp.logical_or, "not": jnp.logical_not},
+}
+ACTIVATIONS = {
+    name: _OWN.get(name)
+    or of_library(formula, _OPERATIONS, lambda x, number: jnp.asarray(number, x.dtype))
+    for name, formula in activations.ACTIVATIONS.items()
 }
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 

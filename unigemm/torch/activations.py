@@ -1,14 +1,20 @@
-"""Activation functions and their gradients, by PyTorch's own operations."""
+"""Activation functions and their gradients, by PyTorch's own operations where it has them.
+
+Others, and all that is added to `unigemm.activations`, are computed from their formulas there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .. import activations
+from ..activations import of_library
 from ..arguments import is_one_of, shown
 from ..errors import UnsupportedProblem
 
@@ -56,12 +62,31 @@ def _level(gradient: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Te
     return lambda g, x: gradient(g, x.clamp(-_FAR, _FAR))
 
 
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(torch, name) for name in ("exp", "exp2", "log", "log2", "sqrt", "tanh")},
+    **{name: getattr(torch, name) for name in ("erf", "neg", "abs", "floor", "ceil", "where")},
+    **{name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "lt", "le", "eq", "ne")},
+    **{"rint": torch.round, "floordiv": torch.floor_divide, "ndtr": torch.special.ndtr},
+    **{"max": torch.maximum, "min": torch.minimum, "not": torch.logical_not},
+    **{"and": torch.logical_and, "or": torch.logical_or},
+}
+
+
 def _silu_gradient(g: Tensor, x: Tensor) -> Tensor:
     share = torch.sigmoid(x)  # PyTorch's own gradient has none itself
     return g * share * (1 + x * (1 - share))
 
 
-ACTIVATIONS = {
+def _of_formulas(name: str) -> Activation:
+    """Return an activation function that PyTorch does not have."""
+    value, slope = (
+        of_library(function, _OPERATIONS, lambda x, number: x.new_full((), number))
+        for function in (activations.ACTIVATIONS[name], activations.GRADIENTS[f"d{name}"])
+    )
+    return Activation(value, lambda g, x: g * slope(x))
+
+
+_OWN = {
     "relu": Activation(torch.relu, lambda g, x: _aten.threshold_backward(g, x, 0)),
     "relu2": Activation(lambda x: torch.relu(x).square(), lambda g, x: 2 * g * torch.relu(x)),
     "gelu": Activation(_vanishing(functional.gelu), _level(lambda g, x: _aten.gelu_backward(g, x))),
@@ -73,6 +98,7 @@ ACTIVATIONS = {
     "sigmoid": Activation(torch.sigmoid, lambda g, x: _aten.sigmoid_backward(g, torch.sigmoid(x))),
     "tanh": Activation(torch.tanh, lambda g, x: _aten.tanh_backward(g, torch.tanh(x))),
 }
+ACTIVATIONS = {name: _OWN.get(name) or _of_formulas(name) for name in activations.ACTIVATIONS}
 
 
 @dataclass(frozen=True)
@@ -126,7 +152,7 @@ def _gated(name: str) -> Gated:
     return Gated(value, gradient, tangent)
 
 
-GATED = {"swiglu": _gated("silu"), "geglu": _gated("gelu")}
+GATED = {name: _gated(of_gate.__name__) for name, of_gate in activations.GATED.items()}
 
 
 def gated_named(name: str, layout: str | None) -> Gated:
