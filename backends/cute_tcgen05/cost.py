@@ -31,7 +31,6 @@ from .geometry import (
 
 __all__ = ["places", "repacked_bytes", "usage"]
 
-_RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
 #: CTAs of a cluster, and how many clusters run at once on a B200, each CTA alone on its SM: they
 #: lie within a GPC of 18 or 20 SMs, and some SMs are left over by those of four and eight.
 _CLUSTERS = {1: 148, 2: 74, 4: 34, 8: 16}
@@ -74,7 +73,7 @@ def usage(
     out = np.where(x.split_k > 1, 4, problem.d.dtype.itemsize)
     sums = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) / 2), 0)
     copied = repacked_bytes(problem, extents)
-    mma = ROWS * x.tile_n * x.tile_k / (target.tensor_flops * _RATE[size] * clock)
+    mma = ROWS * x.tile_n * x.tile_k / (target.tensor_rate(problem.a.dtype) * clock)
     stored = used * out * store / (32.0 * clock)  # while the next tile is summed, if that is longer
     none = np.zeros(x.size)
     return Usage(

@@ -21,7 +21,6 @@ from .geometry import MMA_M, SWIZZLE_BYTES, is_promoted, products
 __all__ = ["SCHEDULES", "usage"]
 
 SCHEDULES = ("cooperative", "pingpong")
-_RATE = {1: 2.0, 2: 1.0, 4: 0.5}  # of a type, by its bytes, against 16-bit types (data sheet)
 _LINES = SWIZZLE_BYTES  # rows of tiles, of 8 bits, that lie in whole lines of shared memory
 _ALONE = 128  # columns that one warpgroup's wgmma takes as long for as for fewer
 
@@ -42,7 +41,7 @@ def usage(
     cluster = x.cluster_m * x.cluster_n * x.cluster_k
     at_once = np.array([clusters_at_once(target, c) * c for c in range(MAX_CLUSTER + 1)])
     k_tiles = -(-(-(-k // x.tile_k) * products(problem)) // parts)
-    rate = target.tensor_flops * _RATE[size] * clock
+    rate = target.tensor_rate(problem.a.dtype) * clock
     warpgroups = x.warps_m // 4 * x.warps_n * x.slice_k
     alone = np.where(warpgroups * groups == 1, np.maximum(x.tile_n, _ALONE), x.tile_n)
     used_m, used_n = np.minimum(x.tile_m, m), np.minimum(x.tile_n, n)

@@ -19,7 +19,6 @@ from .tiles import ALIGNMENT, SCHEDULES
 
 __all__ = ["usage"]
 
-_RATE = {4: 0.5, 2: 1.0, 1: 2.0}  # of a type, by its bytes, against 16-bit types (data sheets)
 _FLOAT64_FLOPS = 64.0  # multiply-adds of an SM per clock on sm_80, sm_90 and sm_100 (data sheets)
 _MMA_ROWS = {9: 64, 10: 64, 11: 64}  # the least M of the instruction; of mma.sync 16
 _TURNED_BYTES = 32.0  # of an operand that are transposed on the way, of an SM in a clock
@@ -45,7 +44,7 @@ def usage(
     waves = count // places
     k_tiles = np.where(tail, k_tiles * (waves + 1 / parts) / (waves + 1), k_tiles)
     each = np.maximum(x.tile_m, _MMA_ROWS.get(major, 16)) * x.tile_n / of_tile
-    rate = target.tensor_flops * _RATE.get(size, 1.0) * clock
+    rate = target.tensor_rate(problem.a.dtype) * clock
     if problem.a.dtype is DType.FLOAT64:
         rate = _FLOAT64_FLOPS * clock
     used_m, used_n = np.minimum(x.tile_m, m), np.minimum(x.tile_n, n)

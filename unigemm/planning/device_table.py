@@ -29,7 +29,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["ARCHITECTURES", "CARDS", "Architecture", "Card"]
+from ..problem.dtypes import DType
+
+__all__ = ["ARCHITECTURES", "CARDS", "TENSOR_RATES", "Architecture", "Card"]
+
+#: Dense rate of a type on tensor cores, over that of 16 bits; float32 as TF32, float4 in pairs, as
+#: K counts them. By the data sheets of A100, H200 and B200.
+TENSOR_RATES = {
+    DType.FLOAT4_E2M1FN_X2: 2.0,
+    DType.FLOAT8_E4M3FN: 2.0,
+    DType.FLOAT8_E5M2: 2.0,
+    DType.INT8: 2.0,
+    DType.FLOAT16: 1.0,
+    DType.BFLOAT16: 1.0,
+    DType.FLOAT32: 0.5,
+}
 
 
 class Architecture(NamedTuple):

@@ -9,10 +9,11 @@ from functools import cache, partial
 from ..arguments import shown
 from ..errors import UnsupportedProblem
 from ..forks import cached_property
+from ..problem.dtypes import DType
 from .calibration import Calibration
 from .cuda_driver import attribute, device_name
 from .device_table import ARCHITECTURES as CARD_ARCHITECTURES
-from .device_table import CARDS, Card
+from .device_table import CARDS, TENSOR_RATES, Card
 
 __all__ = [
     "ARCHITECTURES",
@@ -91,6 +92,13 @@ class Target:
     def letter(self) -> str:
         """The letter after the number of the architecture: "a", or ""."""
         return self.arch.lstrip("sm_0123456789")
+
+    def tensor_rate(self, dtype: DType) -> float:
+        """Multiply-adds of a type that the tensor cores of one SM do per clock, at most.
+
+        Those of a type that has no rate in `TENSOR_RATES` are counted as 16 bits.
+        """
+        return self.tensor_flops * TENSOR_RATES.get(dtype, 1.0)
 
     def __hash__(self) -> int:
         return hash((self.arch, self.name))  # nearly unique, and fast: each plan looks it up

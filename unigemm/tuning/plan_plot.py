@@ -21,15 +21,6 @@ _MOST_TILES = 256  # drawn along each side: more cannot be told apart
 _MOST_NUMBERS = 40  # waves that are numbered
 _THIN = 3  # a raster so much longer than wide is stretched
 _MOST_BARS = 8
-#: Dense rate of a type on tensor cores, over that of 16 bits: data sheets of A100, H200 and B200.
-_TENSOR_RATE = {
-    DType.FLOAT4_E2M1FN_X2: 4.0,
-    DType.FLOAT8_E4M3FN: 2.0,
-    DType.FLOAT8_E5M2: 2.0,
-    DType.INT8: 2.0,
-    DType.FLOAT16: 1.0,
-    DType.BFLOAT16: 1.0,
-}
 _DOUBLE_MMA = (8, 0), (9, 0)  # capabilities whose tensor cores double the rate of float64
 
 
@@ -92,11 +83,9 @@ def peak_rates(plan: Plan) -> dict[str, float]:
         per_clock["FMA units"] = target.fp32_lanes
         if plan.problem.precision != "ieee":
             passes = 3 if plan.problem.precision == "3xtf32" else 1
-            per_clock["tensor cores"] = target.tensor_flops / 2 / passes
+            per_clock["tensor cores"] = target.tensor_rate(dtype) / passes
     else:
-        # K counts pairs of float4, and so do the operations of the plan.
-        pairs = 2 if dtype is DType.FLOAT4_E2M1FN_X2 else 1
-        per_clock["tensor cores"] = target.tensor_flops * _TENSOR_RATE.get(dtype, 1.0) / pairs
+        per_clock["tensor cores"] = target.tensor_rate(dtype)
         if dtype in (DType.FLOAT16, DType.BFLOAT16):
             per_clock["FMA units"] = target.fp32_lanes
     scale = 2 * target.sm_count * target.clock_mhz * 1e-6
