@@ -48,7 +48,7 @@ def test_without_a_gpu_it_multiplies_and_compiles_and_the_second_time_compiles_n
     assert second.stdout.splitlines()[-5] == "try next:"
     assert "cached" in second.stdout
     assert all(target in second.stdout for target in demo.DEMO_TARGETS)
-    assert f"{len(made['kernels'])}/{len(made['kernels'])}" in second.stderr  # the progress bar
+    assert second.stderr == ""  # bars are for terminals
 
 
 def test_it_shows_every_backend_and_a_square_of_each_tensor_core():

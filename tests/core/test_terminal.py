@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import importlib
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from unigemm.cli import render as show
 from unigemm.planning.config import Config
 
 MAIN = "from unigemm.cli.main import main; main()"
+SCHEDULES = ("cute_simt.schedules", "cute_wgmma.cost", "cute_tcgen05.geometry", "cutile.tiles")
 WIDTHS = (80, 100, 120)
 COMMANDS = {
     "the pick and what lost to it": ("plan", 4096, 4096, 4096, "--dtype", "bf16"),
@@ -91,6 +93,31 @@ def test_a_plan_shows_the_pick_its_limiter_and_what_lost_in_one_screen():
     assert 3 <= count < len(lost)
     assert lines[-1].startswith(f"  and {len(lost) - count} slower")
     assert all(f"not {each.backend}" in text for each in found.rejected if each.config is None)
+
+
+@pytest.mark.parametrize("sizes", [(4096, 4096, 4096), (1, 4096, 4096), (4095, 4099, 1000)])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a", "sm_100a"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_a_plan_names_each_of_its_codes(sizes, target, dtype):
+    m, n, k = sizes
+    found = plan(ArraySpec((m, k), dtype), ArraySpec((k, n), dtype), target=target)
+    text = " ".join(str(found).split())
+    for each in (found.config, *found.config.remainder):
+        assert " ".join(code for code, _ in each.codes) in str(found.config)
+        assert all(f" = {words}" in text for _, words in each.codes)
+        assert {words for _, words in each.codes}.isdisjoint({"its schedule"})
+
+
+@pytest.mark.parametrize("module", SCHEDULES)
+def test_every_schedule_is_named_in_words(module):
+    for name in filter(None, importlib.import_module(f"unigemm.backends.{module}").SCHEDULES):
+        assert "its schedule" not in dict(Config((8, 8, 8), schedule=name).codes).values()
+
+
+def test_bars_are_for_terminals_alone(capsys):
+    with show.progress(False) as bar, show.waiting("waiting", False):
+        bar.update(bar.add_task("compiling"), total=2, completed=1)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_on_the_host_nothing_of_a_launch_is_shown():

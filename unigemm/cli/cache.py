@@ -13,20 +13,27 @@ from ..arguments import shown
 from ..cache import EntrySummary, default_cache
 from ..env import parse_size
 from ..errors import BackendUnavailable, CacheError
-from ..planning.registry import backend_named, backend_names
+from ..planning.registry import BUILTIN, backend_named, backend_names
 from ..planning.target import named_target
 from ..runtime.warmup import plans_for
 from . import render as show
+from .options import Json, among, named_targets
 
 __all__ = ["cache_app"]
 
 cache_app = typer.Typer(no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-BackendName = Annotated[str | None, typer.Option("--backend", help="Only this backend's kernels.")]
+BackendName = Annotated[
+    str | None,
+    typer.Option("--backend", help="Only this backend's kernels.", autocompletion=among(*BUILTIN)),
+]
 Arch = Annotated[
     str | None,
-    typer.Option("--target", help="Only kernels for this target: sm_90a, h100, 'RTX 4090', ..."),
+    typer.Option(
+        "--target",
+        help="Only kernels for this target: sm_90a, h100, 'RTX 4090', ...",
+        autocompletion=named_targets,
+    ),
 ]
 
 
@@ -59,7 +66,8 @@ def _print(as_json: bool, report: Any, text: str) -> None:
 @cache_app.command("ls")
 def list_command(backend: BackendName = None, target: Arch = None, as_json: Json = False) -> None:
     """List the kernels, the last used first."""
-    entries = default_cache().entries(**_those_of(backend, target))
+    with show.waiting("looking for kernels", as_json):
+        entries = default_cache().entries(**_those_of(backend, target))
     if as_json:
         show.print_json(msgspec.to_builtins(entries))
         return
@@ -99,7 +107,8 @@ def _printable(text: str) -> str:
 @cache_app.command()
 def stats(as_json: Json = False) -> None:
     """Count the kernels in the cache, and their bytes."""
-    report = default_cache().stats()
+    with show.waiting("counting kernels", as_json):
+        report = default_cache().stats()
     lines = [
         f"{layer.layer} {layer.path}: {layer.entries} kernels, {show.size(layer.size_bytes)}"
         + (f" ({layer.problem})" if layer.problem else "")
@@ -119,7 +128,8 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Hash every file again; exit code 1 if something is damaged or cannot be read."""
-    report = default_cache().verify(repair=repair)
+    with show.waiting("checking kernels", as_json):
+        report = default_cache().verify(repair=repair)
     lines = [f"{report.sound} kernels are sound, {len(report.damaged)} damaged"]
     if report.other_versions:
         lines.append(f"{report.other_versions} are of another version of unigemm, which reads them")
@@ -139,14 +149,16 @@ def prune(
         size = None if limit is None else parse_size(limit)
     except ValueError as error:
         raise CacheError(str(error)) from None
-    report = default_cache().prune(size)
+    with show.waiting("removing kernels", as_json):
+        report = default_cache().prune(size)
     _print(as_json, report, _removed(report))
 
 
 @cache_app.command()
 def clear(backend: BackendName = None, target: Arch = None, as_json: Json = False) -> None:
     """Remove all kernels, or those of a backend or an architecture."""
-    report = default_cache().clear(**_those_of(backend, target))
+    with show.waiting("removing kernels", as_json):
+        report = default_cache().clear(**_those_of(backend, target))
     _print(as_json, report, _removed(report))
 
 
@@ -183,15 +195,14 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Write kernels to a bundle for other machines; exit code 1 where some are damaged."""
-    if of is not None:
-        if key is not None:
-            raise CacheError("--key and --from both say which kernels; give one of them")
-        report = default_cache().export_bundle(
-            destination, digests=_kernels_of(of, target), backend=backend
-        )
-    else:
-        those = _those_of(backend, target)
-        report = default_cache().export_bundle(destination, digests=key, **those)
+    if of is not None and key is not None:
+        raise CacheError("--key and --from both say which kernels; give one of them")
+    with show.waiting("writing kernels", as_json):
+        if of is None:
+            chosen: dict[str, Any] = {"digests": key, **_those_of(backend, target)}
+        else:
+            chosen = {"digests": _kernels_of(of, target), "backend": backend}
+        report = default_cache().export_bundle(destination, **chosen)
     lines = [f"{report.entries} kernels ({show.size(report.size_bytes)}) to {report.path}"]
     lines += [f"left out: {found.path}: {found.reason}" for found in report.damaged]
     if digest:
@@ -242,7 +253,8 @@ def import_command(
     from someone you trust. Checksums find damage, not malice. With --expect nothing is taken but
     what has a digest that you were told in another way.
     """
-    report = default_cache().import_bundle(source, expect=expect or None)
+    with show.waiting("taking kernels in", as_json):
+        report = default_cache().import_bundle(source, expect=expect or None)
     refused = len(report.refused)
     lines = [f"{report.imported} kernels imported, {report.present} were here, {refused} refused"]
     lines += [f"{found.path}: {found.reason}" for found in report.refused]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from . import render as show
+from .options import Json
 
 __all__ = ["calibrate_command"]
 
@@ -20,7 +21,7 @@ def calibrate_command(
     file: Annotated[
         Path | None, typer.Option(help="File to add the result to. Default: your own.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure some hundred launches on a GPU, and estimate times by them from then on."""
     from ..tuning.calibrate import calibrate

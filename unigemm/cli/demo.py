@@ -79,7 +79,8 @@ def run_demo(*, as_json: bool) -> bool:
         title = f"{devices[0].target}, each result checked against float64"
         data.update(device=str(devices[0].target), gpu=[row.as_json() for row in rows], notes=notes)
     else:
-        rows, notes = [_on_the_host(*problem) for problem in DEMO_PROBLEMS], []
+        with show.waiting("multiplying", as_json):
+            rows, notes = [_on_the_host(*problem) for problem in DEMO_PROBLEMS], []
         title = "NumPy arrays on the host, each result checked against float64"
         data.update(host=[row.as_json() for row in rows])
     if not as_json:
@@ -208,11 +209,12 @@ def _product(arrays: Sequence[Any], backend: str) -> Callable[[], object]:
 
 
 def _compile_for_absent_gpus(quiet: bool) -> dict[str, Any]:
-    plans = [
-        api.plan(ArraySpec((m, k), dtype), ArraySpec((k, n), dtype), target=target)
-        for target in DEMO_TARGETS
-        for m, n, k, dtype in DEMO_PROBLEMS
-    ]
+    with show.waiting("planning", quiet):
+        plans = [
+            api.plan(ArraySpec((m, k), dtype), ArraySpec((k, n), dtype), target=target)
+            for target in DEMO_TARGETS
+            for m, n, k, dtype in DEMO_PROBLEMS
+        ]
     lacking = {each.name: each.missing or each.compiler_missing for each in info.backend_info()}
     made = show.compile_all([x for x in plans if lacking[x.backend] is None], quiet=quiet)
     left = sorted({x.backend for x in plans if lacking[x.backend] is not None})

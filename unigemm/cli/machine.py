@@ -9,7 +9,6 @@ from typing import Any
 from .. import env, info
 from ..cache import sass
 from ..errors import BackendUnavailable
-from ..planning.target import ARCHITECTURES, SHORT_NAMES, named_target
 from ..version import __version__, package_version
 
 __all__ = ["Machine", "look"]
@@ -37,8 +36,6 @@ class Machine:
         Variables that begin with ``UNIGEMM_`` but are unknown.
     devices, backends
         As in `unigemm.capabilities`.
-    targets
-        The names of devices that kernels can be planned for, by architecture.
     cache
         As in `unigemm.cache.Cache.stats`.
     missing
@@ -50,7 +47,6 @@ class Machine:
     unknown_variables: tuple[str, ...]
     devices: tuple[info.DeviceInfo, ...]
     backends: tuple[info.BackendInfo, ...]
-    targets: dict[str, tuple[str, ...]]
     cache: Any
     missing: tuple[str, ...]
 
@@ -69,7 +65,7 @@ def look() -> Machine:
     lacking = [(x.name, x.missing or x.compiler_missing) for x in found.backends]
     missing = [f"{name}: {reason}" for name, reason in lacking if reason]
     if not found.devices:
-        missing.append("no CUDA device: kernels can be planned and compiled for a named one")
+        missing.append("no CUDA device: plan and compile for one that `unigemm targets` lists")
     missing += [f"cuda:{x.index}: {x.problem}" for x in found.devices if x.problem]
     missing += _missing_tools()
     return Machine(
@@ -78,10 +74,6 @@ def look() -> Machine:
         unknown_variables=env.unknown(),
         devices=found.devices,
         backends=found.backends,
-        targets={
-            arch: tuple(name for name in SHORT_NAMES if named_target(name).arch == arch)
-            for arch in ARCHITECTURES
-        },
         cache=default_cache().stats(),
         missing=tuple(missing),
     )

@@ -1,4 +1,4 @@
-"""The command line: `unigemm demo | info | plan | compile | warmup | tune | sweep | ...`.
+"""The command line: `unigemm demo | info | targets | plan | compile | warmup | tune | ...`.
 
 All of them take ``--json``.
 
@@ -20,14 +20,10 @@ from ..info import BackendInfo
 from ..planning.explanation import screen
 from ..planning.plan import Plan
 from ..planning.planner import KEPT
-from ..planning.registry import BUILTIN
-from ..planning.target import ARCHITECTURES, SHORT_NAMES, name_of
-from ..problem.block_scales import FORMATS
-from ..problem.dtypes import INPUTS, DType
-from ..problem.problem import PRECISIONS
+from ..planning.target import name_of
 from ..runtime.plan_call import plan_request
 from ..runtime.warmup import plans_for
-from ..runtime.words import LAYOUTS, fused_specs, request_of, specs
+from ..runtime.words import fused_specs, request_of, specs
 from ..tuning.plan_plot import write_plan_plot
 from ..tuning.plot import check_picture
 from ..version import __version__
@@ -36,78 +32,33 @@ from .cache import cache_app
 from .calibrate import calibrate_command
 from .epilogue import EpilogueWords
 from .groups import Along, Groups
+from .options import (
+    Backend,
+    Batch,
+    BatchInvariant,
+    Columns,
+    Depth,
+    DtypeName,
+    Json,
+    Layout,
+    OutDtype,
+    Precision,
+    Rows,
+    Targets,
+)
 from .sweep import sweep_command
+from .targets import targets_command
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},  # of all commands
     help="One matmul for NumPy, CuPy, PyTorch, JAX and other DLPack arrays.",
 )
 app.add_typer(cache_app, name="cache", help="The on-disk cache of compiled kernels.")
 
 
-def _named(*names: str) -> Any:
-    """Return a function that completes an option's value in a shell."""
-    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Extent = Annotated[int, typer.Argument(min=1)]
-DtypeName = Annotated[
-    str,
-    typer.Option(
-        "--dtype",
-        help=f"Type of the inputs: {', '.join(map(str, INPUTS))}; for plan and compile also "
-        f"{' and '.join(FORMATS)}, with block scales in tiles.",
-        autocompletion=_named(*map(str, INPUTS), *FORMATS),
-    ),
-]
-OutDtype = Annotated[
-    str | None,
-    typer.Option(
-        "--out-dtype",
-        help="Type of the result. Default: that of the inputs; float32 for float8, int32 for int8.",
-        autocompletion=_named(*map(str, DType)),
-    ),
-]
-Layout = Annotated[
-    str,
-    typer.Option(
-        "--layout",
-        help="nn, nt, tn or tt, for A and B: t is stored transposed.",
-        autocompletion=_named(*LAYOUTS),
-    ),
-]
-Batch = Annotated[int, typer.Option("--batch", min=1, help="Products in a stack.")]
-Target = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--target",
-        help="sm_90a, h100, 'RTX 4090', cpu, ...; may be repeated. Default: this machine.",
-        autocompletion=_named("cpu", *ARCHITECTURES, *SHORT_NAMES),
-    ),
-]
-BackendName = Annotated[
-    str,
-    typer.Option(
-        "--backend",
-        help="A backend's name, or auto.",
-        autocompletion=_named("auto", *BUILTIN),
-    ),
-]
-Precision = Annotated[
-    str,
-    typer.Option(
-        "--precision",
-        help=f"Coarsest arithmetic for float32: {', '.join(PRECISIONS)}.",
-        autocompletion=_named(*PRECISIONS),
-    ),
-]
-
-BatchInvariant = Annotated[
-    bool, typer.Option("--batch-invariant", help="Rows bitwise the same for every M.")
-]
 Top = Annotated[
     int | None,
     typer.Option(
@@ -148,7 +99,7 @@ def _run(as_json: bool) -> int:
             return error.exit_code
         if not as_json and context is not None:
             show.say(context.get_usage(), error=True)
-            show.say(f"Try '{context.command_path} --help' for help.", error=True)
+            show.say(f"Try '{context.command_path} -h' for help.", error=True)
         return _failed(as_json, "UsageError", message or "no command", error.exit_code)
     except OSError as error:  # a file that the command names
         where = f" ({error.filename})" if error.filename else ""
@@ -199,15 +150,15 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 @app.command("plan")
 def plan_command(
-    m: Extent,
-    n: Extent,
-    k: Extent,
+    m: Rows,
+    n: Columns,
+    k: Depth,
     dtype: DtypeName = "float32",
     out_dtype: OutDtype = None,
     layout: Layout = "nn",
     batch: Batch = 1,
-    target: Target = None,
-    backend: BackendName = "auto",
+    target: Targets = None,
+    backend: Backend = "auto",
     precision: Precision = "ieee",
     batch_invariant: BatchInvariant = False,
     epilogue: EpilogueWords = None,
@@ -251,15 +202,15 @@ def _print_screen(plan: Plan, more: str) -> None:
 
 @app.command("compile")
 def compile_command(
-    m: Extent,
-    n: Extent,
-    k: Extent,
+    m: Rows,
+    n: Columns,
+    k: Depth,
     dtype: DtypeName = "float32",
     out_dtype: OutDtype = None,
     layout: Layout = "nn",
     batch: Batch = 1,
-    target: Target = None,
-    backend: BackendName = "auto",
+    target: Targets = None,
+    backend: Backend = "auto",
     precision: Precision = "ieee",
     batch_invariant: BatchInvariant = False,
     epilogue: EpilogueWords = None,
@@ -282,14 +233,14 @@ def compile_command(
 
 @app.command()
 def tune(
-    m: Extent,
-    n: Extent,
-    k: Extent,
+    m: Rows,
+    n: Columns,
+    k: Depth,
     dtype: DtypeName = "float32",
     out_dtype: OutDtype = None,
     layout: Layout = "nn",
     batch: Batch = 1,
-    backend: BackendName = "auto",
+    backend: Backend = "auto",
     precision: Precision = "ieee",
     epilogue: EpilogueWords = None,
     candidates: Annotated[int, typer.Option(min=1, help="Measure this many configurations.")] = 8,
@@ -334,7 +285,7 @@ def warmup_command(
             '"n": 4096, "k": 4096, "dtype": "bfloat16"}; - is stdin.'
         ),
     ],
-    target: Target = None,
+    target: Targets = None,
     epilogue: Annotated[
         list[str] | None,
         typer.Option(
@@ -346,7 +297,8 @@ def warmup_command(
     as_json: Json = False,
 ) -> None:
     """Compile the kernels of a list of products into the cache, side by side."""
-    plans = plans_for(file, target, epilogue)
+    with show.waiting("planning", as_json):
+        plans = plans_for(file, target, epilogue)
     made = show.compile_all(plans, quiet=as_json)
     if as_json:
         show.print_json(show.compiled_json(made))
@@ -357,6 +309,7 @@ def warmup_command(
 
 app.command("sweep")(sweep_command)
 app.command("calibrate")(calibrate_command)
+app.command("targets")(targets_command)
 
 
 def _print_version(asked: bool) -> None:
@@ -380,7 +333,8 @@ def info(as_json: Json = False) -> None:
     """Show versions, variables, devices, backends and the cache, and what is missing."""
     from .machine import look
 
-    found = look()
+    with show.waiting("looking", as_json):
+        found = look()
     if as_json:
         show.print_json(found.to_dict())
         return
@@ -400,8 +354,6 @@ def info(as_json: Json = False) -> None:
             for x in found.devices
         ]
         show.print_table(show.table("devices", ("name", "target", "calibration"), devices))
-    named = [(arch, ", ".join(found.targets[arch])) for arch in found.targets]
-    show.print_table(show.table("targets", ("architecture", "or a device"), named))
     caches = [
         (x.layer, str(x.path), str(x.entries), show.size(x.size_bytes), x.problem or "-")
         for x in found.cache.layers

@@ -12,7 +12,14 @@ from functools import lru_cache
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Column
 from rich.text import Text
 
@@ -44,6 +51,7 @@ __all__ = [
     "say",
     "size",
     "table",
+    "waiting",
     "width",
 ]
 
@@ -251,7 +259,8 @@ def print_table(made: Table) -> None:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Progress]:
-    """Show a progress bar on stderr; an error takes its place, and does not follow half a bar."""
+    """Show a progress bar at a terminal; an error takes its place, and follows no half a bar."""
+    console = Console(stderr=True)
     bar = Progress(
         # Cut rather than wrapped, because a bar is redrawn in place and must be one line.
         TextColumn(
@@ -262,16 +271,26 @@ def progress(quiet: bool) -> Iterator[Progress]:
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
-        disable=quiet,
+        console=console,
+        disable=quiet or not console.is_terminal,
     )
     with bar:
         try:
             yield bar
         except BaseException:
             bar.live.transient = True
-            bar.console.quiet = not bar.console.is_terminal  # there it would leave an empty line
             raise
+
+
+@contextmanager
+def waiting(what: str, quiet: bool) -> Iterator[None]:
+    """Show at a terminal what goes on, and for how long; nothing of it is left."""
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    disable = quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
+        bar.add_task(what, total=None)
+        yield
 
 
 def size(count: float) -> str:

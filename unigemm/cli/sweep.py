@@ -28,24 +28,38 @@ from ..tuning.sweep import (
 )
 from . import render as show
 from .epilogue import EpilogueWords
+from .options import (
+    Batch,
+    Columns,
+    Depth,
+    DtypeName,
+    Json,
+    Layout,
+    OutDtype,
+    Precision,
+    Rows,
+    named_backends,
+)
 
 __all__ = ["lists_of", "sweep_command", "write_csv"]
 
-Extent = Annotated[int, typer.Argument(min=1)]
 Values = Annotated[str, typer.Option(help="Values to try, with commas between. Default: all.")]
 
 
 def sweep_command(
-    m: Extent,
-    n: Extent,
-    k: Extent,
-    dtype: Annotated[str, typer.Option(help="Type of the inputs.")] = "float32",
-    out_dtype: Annotated[str | None, typer.Option(help="Type of the result.")] = None,
-    layout: Annotated[str, typer.Option(help="nn, nt, tn or tt: t is stored transposed.")] = "nn",
-    batch: Annotated[int, typer.Option(min=1, help="Products in a stack.")] = 1,
-    precision: Annotated[str, typer.Option(help="Coarsest arithmetic for float32.")] = "ieee",
+    m: Rows,
+    n: Columns,
+    k: Depth,
+    dtype: DtypeName = "float32",
+    out_dtype: OutDtype = None,
+    layout: Layout = "nn",
+    batch: Batch = 1,
+    precision: Precision = "ieee",
     epilogue: EpilogueWords = None,
-    backend: Annotated[str, typer.Option(help="Names with commas between, or auto.")] = "auto",
+    backend: Annotated[
+        str,
+        typer.Option(help="Names with commas between, or auto.", autocompletion=named_backends),
+    ] = "auto",
     tile: Annotated[str, typer.Option(help="128x256x64,128x128,...: M, N and perhaps K.")] = "",
     stages: Values = "",
     cluster: Annotated[str, typer.Option(help="2x1,1x1,...: CTAs along M and N.")] = "",
@@ -70,7 +84,7 @@ def sweep_command(
     plot: Annotated[
         Path | None, typer.Option(help="Draw times and rates into this file: .svg, .png or .pdf.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure configurations of an M x N x K product against each other and cuBLAS.
 

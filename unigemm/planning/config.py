@@ -13,6 +13,26 @@ __all__ = ["Config", "Raster"]
 Transposable = TypeVar("Transposable", Problem, Extents)
 
 
+#: What the schedules of unigemm's own backends do.
+_SCHEDULES = {
+    "persistent": "each CTA takes several tiles in turn",
+    "tail": "K of the last wave's tiles is divided",
+    "stream": "stream-K: each CTA takes equally much of K",
+    "dmma": "float64 on tensor cores",
+    "dmma-tail": "float64 on tensor cores; K of the last wave's tiles is divided",
+    "dmma-stream": "float64 on tensor cores, in stream-K",
+    "dot": "few rows: dot products along K",
+    "axpy": "few rows: rows of B scaled and added",
+    "cooperative": "all warpgroups share a tile",
+    "pingpong": "two warpgroups take tiles in turn",
+    "plain": "a tile for each CTA",
+    "single": "each CTA multiplies alone",
+    "pair": "two CTAs multiply together",
+    "single-dynamic": "each CTA multiplies alone, and is given tiles by the hardware",
+    "pair-dynamic": "two CTAs multiply together, and are given tiles by the hardware",
+}
+
+
 @dataclass(frozen=True)
 class Raster:
     """The order in which CTAs take the tiles of D.
@@ -93,30 +113,38 @@ class Config:
         """Return a problem or its extents as the kernel sees them, transposed if `swap_ab`."""
         return product.transposed if self.swap_ab else product
 
-    def __str__(self) -> str:
+    @property
+    def codes(self) -> tuple[tuple[str, str], ...]:
+        """The codes that stand for this in a line, such as "s4", each with what it says."""
         m, n, k = self.tile
+        found = [(f"{m}x{n}x{k}", "tile of M, N and K")]
         if self == Config(self.tile):  # the host: it has no launch to describe
-            return f"{m}x{n}x{k}"
-        text = f"{m}x{n}x{k} s{self.stages} w{self.warps[0]}x{self.warps[1]}"
-        if self.thread != (0, 0):
-            text += f" t{self.thread[0]}x{self.thread[1]}"
-        if self.producers:
-            text += f" p{self.producers}"
-        if self.occupancy:
-            text += f" o{self.occupancy}"
-        if self.cluster != (1, 1):
-            text += f" c{self.cluster[0]}x{self.cluster[1]}"
-        if self.cluster_k != 1:
-            text += f" cluster-K {self.cluster_k}"
-        if self.slice_k != 1:
-            text += f" slice-K {self.slice_k}"
-        if self.split_k != 1:
-            text += f" split-K {self.split_k}"
-        if self.swap_ab:
-            text += " swap-AB"
-        if self.repacked:
-            text += " repacked"
-        if self.schedule:
-            text += f" {self.schedule}"
-        text += f" raster {self.raster.order}{self.raster.group}"
+            return tuple(found)
+        found += [
+            (f"s{self.stages}", "stages of the pipeline"),
+            (f"w{self.warps[0]}x{self.warps[1]}", "warps along M and N"),
+        ]
+        optional = (
+            (self.thread != (0, 0), f"t{_by(self.thread)}", "sums of a thread"),
+            (self.producers, f"p{self.producers}", "warps that only copy"),
+            (self.occupancy, f"o{self.occupancy}", "CTAs on an SM at once"),
+            (self.cluster != (1, 1), f"c{_by(self.cluster)}", "CTAs of a cluster"),
+            (self.cluster_k != 1, f"cluster-K {self.cluster_k}", "CTAs that share a tile's K"),
+            (self.slice_k != 1, f"slice-K {self.slice_k}", "groups of warps that share K"),
+            (self.split_k != 1, f"split-K {self.split_k}", "parts of K, added at the end"),
+            (self.swap_ab, "swap-AB", "computes the transpose"),
+            (self.repacked, "repacked", "operands are copied first"),
+            (self.schedule, self.schedule, _SCHEDULES.get(self.schedule, "its schedule")),
+        )
+        found += [(code, words) for there, code, words in optional if there]
+        bands = f", in bands of {self.raster.group}" if self.raster.group != 1 else ""
+        order = f"tiles along {self.raster.order.upper()} first{bands}"
+        return (*found, (f"raster {self.raster.order}{self.raster.group}", order))
+
+    def __str__(self) -> str:
+        text = " ".join(code for code, _ in self.codes)
         return " + ".join((text, *map(str, self.remainder)))
+
+
+def _by(sizes: tuple[int, int]) -> str:
+    return f"{sizes[0]}x{sizes[1]}"

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from ..columns import folded, wrapped
 
 if TYPE_CHECKING:
+    from .config import Config
     from .plan import Plan
     from .prediction import Alternative, Breakdown, Rejection
 
-__all__ = ["BOUNDS", "PARTS", "estimate", "explained", "headline", "screen"]
+__all__ = ["BOUNDS", "PARTS", "estimate", "explained", "headline", "legend", "screen"]
 
 #: The parts of a `Breakdown` that add up to the estimated time, and its lower bounds.
 PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "remainder")
@@ -110,12 +111,24 @@ def headline(plan: Plan) -> str:
     return f"{_name(plan)}: {estimate(plan)}"
 
 
+def legend(config: Config) -> str:
+    """Return what the codes of a configuration and of its remainder launches say, each once."""
+    named: dict[str, str] = {}
+    for each in (config, *config.remainder):
+        for code, words in each.codes:
+            named.setdefault(words, code)
+    if config.remainder:
+        named["a launch for what is beyond whole tiles"] = "+"
+    return "; ".join(f"{code} = {words}" for words, code in named.items())
+
+
 def _head(plan: Plan) -> list[str]:
     alike = f", estimated as {plan.estimated_for}" if plan.estimated_for else ""
     lines = [
         f"{plan.extents} on {plan.target}{alike}",
         f"  {plan.problem}",
         f"  -> {headline(plan)}",
+        f"     {legend(plan.config)}",
     ]
     groups = plan.problem.groups
     if groups is not None and not plan.measured_us:

@@ -21,6 +21,7 @@ from .calibrations import calibrated_target
 from .compile_command import compile_command
 from .plan import Plan
 from .planner import KEPT, choose
+from .prediction import Rejection
 from .registry import backend_named, backend_names, compiler_missing_of, missing_of
 from .size_buckets import resized, size_classes
 from .target import CPU, Target
@@ -158,9 +159,9 @@ def _planner(
     So a product of sizes that are new takes one look-up by all of the class, and few by sizes.
     Targets that differ in their calibration `of` alone are equal.
     """
-    offered, missing = (
-        _competitors(usable) if backend == "auto" else ((_named(backend, target, usable),), ())
-    )
+    named = None if backend == "auto" else _named(backend, target, usable)
+    offered, missing = _competitors(usable) if named is None else ((named,), ())
+    unasked = () if named is None else _unasked(backend)
     reasons = dict((*missing, *dropped))
     backends = tuple(each for each in offered if each.name not in reasons)
     on_gpu, class_of = target.is_gpu, size_classes(problem)
@@ -173,7 +174,8 @@ def _planner(
                 return found
         if problem.batch_invariant and extents != invariant_extents(extents):
             return with_extents(planned(invariant_extents(extents)), extents, backend_named)
-        return choose(problem, extents, target, backends, missing=reasons, keep=keep)
+        plan = choose(problem, extents, target, backends, missing=reasons, keep=keep)
+        return replace(plan, rejected=(*plan.rejected, *unasked)) if unasked else plan
 
     def of_class(sizes: Extents, extents: Extents) -> Plan | None:
         """Return what is planned for a class of sizes, for some; None if it is not for them."""
@@ -208,6 +210,12 @@ def _named(name: str, target: Target, usable: bool) -> Backend:
             "host memory, or leave backend= out"
         )
     return usable_backend(name) if usable else backend
+
+
+def _unasked(name: str) -> tuple[Rejection, ...]:
+    """Return why all backends but a named one were left out."""
+    others = (each for each in backend_names() if each != name)
+    return tuple(Rejection(each, f"only {name} was asked for") for each in others)
 
 
 def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, str], ...]]:
