@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .planning.calibration import Calibration
     from .planning.plan import Plan
     from .planning.target import Target, named_target
+    from .quantization import quantize
     from .runtime.prepared import Prepared, prepare
     from .runtime.warmup import record, warmup
     from .tuning.autotune import autotune
@@ -50,6 +51,7 @@ _WHERE = {
     "contractions.einsum": ("einsum", "inner", "matvec", "tensordot", "vecdot", "vecmat"),
     "contractions.planned": ("EinsumPlan", "plan_einsum"),
     "grouped": ("grouped_matmul",),
+    "quantization": ("quantize",),
     "info": ("BackendInfo", "Capabilities", "DeviceInfo", "backend_info", "capabilities"),
     "errors": (
         "BackendUnavailable",
@@ -89,6 +91,7 @@ hooks.BACKENDS.update(
 hooks.COMPLEX = "unigemm.contractions.complex_products:multiply"
 hooks.ENTRY_POINTS = "unigemm.backends"
 hooks.MEASURER = "unigemm.tuning.online:tune"
+hooks.QUANTIZER = "unigemm.backends.cute_quantize:QUANTIZER"
 
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 #: Modules for users; shown once they are imported.
@@ -135,6 +138,7 @@ __all__ = [
     "plan",
     "plan_einsum",
     "prepare",
+    "quantize",
     "record",
     "tensordot",
     "vecdot",

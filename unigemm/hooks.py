@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["BACKENDS", "COMPLEX", "ENTRY_POINTS", "MEASURER", "named"]
+__all__ = ["BACKENDS", "COMPLEX", "ENTRY_POINTS", "MEASURER", "QUANTIZER", "named"]
 
 #: The backends that unigemm brings with it.
 BACKENDS: dict[str, str] = {}
@@ -18,6 +18,8 @@ ENTRY_POINTS = ""
 COMPLEX = ""
 #: What measures the first call of each kind while that is on.
 MEASURER = ""
+#: What rounds arrays on a GPU to eight bits with scales.
+QUANTIZER = ""
 
 
 def named(where: str) -> Any:

@@ -367,8 +367,11 @@ def _way_back(x: Any) -> Callable[[Any], Any]:
 
     def back(result: Any) -> Any:
         # NumPy does not export bfloat16; its arrays are taken as they are where ml_dtypes is known.
-        if result.dtype.name == "bfloat16" and type(result).__module__ == "numpy":
+        # Nor do NumPy and CuPy export float8.
+        if result.dtype.kind == "V" and type(result).__module__ == "numpy":
             taken = namespace.asarray(result)  # type: ignore[union-attr]
+        elif result.dtype.name.startswith("float8"):
+            taken = from_dlpack(result.view("u1")).view(getattr(namespace, result.dtype.name))
         else:
             taken = from_dlpack(result)
         # Both are in one memory to DLPack, and a library may have several devices there.

@@ -21,7 +21,7 @@ from .dump import dump
 
 if TYPE_CHECKING:
     from ..cache import Cache, Entry
-    from ..cache.artifact import Artifact
+    from ..cache.artifact import Artifact, KernelKey
 from ..planning.select import kernel_missing, usable_backend
 
 __all__ = ["LOADERS", "RECORDERS", "forget_device", "kernel_entry"]
@@ -97,7 +97,7 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
 RECORDERS: list[Callable[[Plan], object]] = []
 
 #: Loaders of emulated devices, by index (see `unigemm.emulator`).
-LOADERS: dict[int, Callable[[Mapping[str, bytes], Plan], object]] = {}
+LOADERS: dict[int, Callable[[Mapping[str, bytes], Plan | KernelKey], object]] = {}
 
 
 def _load(backend: Backend, plan: Plan, device: int = 0) -> object:
@@ -114,7 +114,7 @@ def _load(backend: Backend, plan: Plan, device: int = 0) -> object:
     return kernel
 
 
-def _loaded_from(load: Callable[[Any, Plan], object], files: Any, plan: Plan) -> object:
+def _loaded_from(load: Callable[[Any, Any], object], files: Any, plan: Plan | KernelKey) -> object:
     """Load a kernel while forks wait; whatever goes wrong is a typed error."""
     try:
         with held_back():

@@ -194,6 +194,9 @@ _NARROW = {
 }
 
 
+_NAN8 = 0x7F  # of float8, of both kinds, whatever NaN it was
+
+
 def rounded(values: Any, kind: str, *, saturate: bool = False) -> Any:
     """Return float32 or float64 rounded to ``"f16"``, ``"bf16"``, ``"e4m3"`` or ``"e5m2"``.
 
@@ -210,7 +213,10 @@ def rounded(values: Any, kind: str, *, saturate: bool = False) -> Any:
     values = np.asarray(values)
     if saturate:
         values = np.where(np.isnan(values), values, np.clip(values, -largest, largest))
-    return values.astype(dtype)
+    found = values.astype(dtype)
+    if found.itemsize == 1:
+        found.view(np.uint8)[np.isnan(values)] = _NAN8
+    return found
 
 
 def wide(bits: Any, kind: str) -> Any:

@@ -14,6 +14,7 @@ from ...arrays.library import KNOWN, Library
 from ...arrays.numpy_arrays import array_types, numpy_library
 from ...arrays.operands import Device, Operand
 from ...cache import host_code
+from ...cache.artifact import KernelKey
 from ...errors import BackendUnavailable
 from ...planning.plan import Plan
 from ...planning.target import VIRTUAL, Target, named_target
@@ -88,7 +89,7 @@ class EmulatedDevice:
             memory.add_raw(start, end - start, start, writable=written)
         return memory
 
-    def load(self, files: Mapping[str, bytes], plan: Plan) -> Callable[..., None]:
+    def load(self, files: Mapping[str, bytes], plan: Plan | KernelKey) -> Callable[..., None]:
         """Return the host function of an artifact, whose launches are emulated here.
 
         Raises

@@ -1,0 +1,340 @@
+"""Arrays rounded to eight bits with scales: `unigemm.problem.quantization` has the rule.
+
+A lane has so many neighbours along a row as 16 bytes of the array hold, and 16 or 32 lanes have the
+128 of a block. What shares a scale is read once, but for rows, which a CTA reads twice: the second
+time from its L1 or the L2.
+
+    1x128     lanes of a warp have one block, or two, and exchange their largest
+    128x128   a CTA has a block in its registers
+    row       a CTA has a row, in steps
+    tensor    CTAs raise one number; then as 1x128, of one scale
+"""
+
+# mypy: ignore-errors
+# As other device code: what the DSL makes of these operators is not in its types.
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32, Int64, Uint8, const_expr, range_constexpr
+
+from unigemm.problem.quantization import BLOCK
+
+from ...cute.device import CUTE_TYPES, global_vector, read, shared_vector, write
+from ...cute.quantized import larger, largest_of_lanes, rounded_pair, scale_of_largest
+from ..kind import Kind
+
+__all__ = ["example_arguments", "make_host"]
+
+STACK = 4  # dimensions before the rows
+_WARP, _WARPS = 32, 8
+_THREADS = _WARP * _WARPS
+_MOST_CTAS = 2048  # that raise one number
+
+
+def example_arguments() -> list:
+    """Return arguments of the host function's types, for compiling.
+
+    Addresses of the array, the result and the scales; K, M and the stack's extents; the steps of
+    each of the three along these; the stream.
+    """
+    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
+    count = 2 + STACK
+    return [*[Int64(1)] * 3, *[Int32(1)] * count, *[Int64(1)] * (3 * count), stream]
+
+
+def make_host(kind: Kind) -> Callable:
+    """Return the function to compile."""
+    count = 2 + STACK
+
+    @cute.jit
+    def gemm(*arguments: Any) -> None:
+        places, extents = tuple(arguments[:3]), tuple(arguments[3 : 3 + count])
+        steps = tuple(tuple(arguments[3 + count * i : 3 + count * (i + 1)]) for i in range(1, 4))
+        launch_quantize(kind, places, extents, steps, arguments[-1])
+
+    return gemm
+
+
+@cute.jit
+def launch_quantize(
+    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, stream: cuda.CUstream
+) -> None:
+    """Launch what rounds one array."""
+    k, m, *stack = extents
+    matrices = Int64(1)
+    for extent in stack:
+        matrices *= extent
+    blocks = (k + BLOCK - 1) // BLOCK
+    items = matrices * m * blocks
+    per_cta = const_expr(_THREADS // kind.lanes)
+    ctas = cutlass.max(Int32((items + per_cta - 1) // per_cta), Int32(1))
+    if const_expr(kind.sharing == "tensor"):
+        some = cutlass.min(ctas, Int32(_MOST_CTAS))
+        start_kernel(places[2]).launch(grid=(1, 1, 1), block=(1, 1, 1), stream=stream)
+        largest_kernel(kind, places, extents, steps, items).launch(
+            grid=(some, 1, 1), block=(_THREADS, 1, 1), stream=stream
+        )
+        scale_kernel(kind, places[2]).launch(grid=(1, 1, 1), block=(1, 1, 1), stream=stream)
+    elif const_expr(kind.sharing == "128x128"):
+        ctas = Int32(matrices * ((m + BLOCK - 1) // BLOCK) * blocks)
+    elif const_expr(kind.sharing == "row"):
+        ctas = Int32(matrices * m)
+    quantize_kernel(kind, places, extents, steps, items).launch(
+        grid=(ctas, 1, 1), block=(_THREADS, 1, 1), stream=stream
+    )
+
+
+@cute.kernel
+def start_kernel(scale: Int64) -> None:
+    """Write the least magnitude."""
+    write([Float32(0.0)], global_vector(scale, Float32, 1))
+
+
+@cute.kernel
+def largest_kernel(
+    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, items: Int64
+) -> None:
+    """Raise a number to the largest magnitude of an array; as integers they have that order."""
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    ctas, _, _ = cute.arch.grid_dim()
+    per_cta = const_expr(_THREADS // kind.lanes)
+    most = cute.make_rmem_tensor(1, Float32)
+    most.fill(0.0)
+    every = Int64(ctas) * per_cta
+    first = Int64(block) * per_cta + thread // kind.lanes
+    rounds = Int32((items + every - 1) // every)
+    for i in cutlass.range(rounds, unroll=1):
+        item = first + every * i
+        values, _, _ = item_values(kind, places, extents, steps, item, items, thread)
+        for e in range_constexpr(kind.own):
+            most[0] = larger(most[0], values[e])
+    total = largest_of_cta(most[0], thread)
+    if thread == 0:
+        cute.arch.inline_ptx(
+            "{ .reg .b32 bits; mov.b32 bits, {$r1}; red.global.max.u32 [{$r0}], bits; }",
+            read_only_args=[places[2], total],
+        )
+
+
+@cute.kernel
+def scale_kernel(kind: cutlass.Constexpr, scale: Int64) -> None:
+    """Turn the largest magnitude into the scale."""
+    found = global_vector(scale, Float32, 1)
+    value, _ = scale_of_largest(read(found, 1)[0], kind.result)
+    write([value], found)
+
+
+@cute.kernel
+def quantize_kernel(
+    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, items: Int64
+) -> None:
+    """Round what a CTA has, and write its scales."""
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    if const_expr(kind.sharing == "row"):
+        quantize_row(kind, places, extents, steps, Int32(block), thread)
+    elif const_expr(kind.sharing == "128x128"):
+        quantize_square(kind, places, extents, steps, Int32(block), thread)
+    else:
+        per_cta = const_expr(_THREADS // kind.lanes)
+        item = Int64(block) * per_cta + thread // kind.lanes
+        values, line, column = item_values(kind, places, extents, steps, item, items, thread)
+        inverse = Float32(1.0)
+        if const_expr(kind.sharing == "tensor"):
+            inverse = Float32(1.0) / read(global_vector(places[2], Float32, 1), 1)[0]
+        else:
+            most = largest_of_lanes(largest_of(kind, values), kind.lanes)
+            scale, inverse = scale_of_largest(most, kind.result)
+            if (item < items) & (thread % kind.lanes == 0):
+                at = offset(line, extents, steps[2]) + Int64(column // BLOCK) * steps[2][0]
+                write([scale], global_vector(places[2] + at * 4, Float32, 1))
+        if item < items:
+            into = places[1] + offset(line, extents, steps[1])
+            store(kind, values, 0, inverse, into, column, extents[0], steps[1][0])
+
+
+@cute.jit
+def quantize_square(
+    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, block: Int32,
+    thread: Int32,
+) -> None:  # fmt: skip
+    """Round a block of 128 by 128 that a CTA holds."""
+    k, m = extents[0], extents[1]
+    across, down = (k + BLOCK - 1) // BLOCK, (m + BLOCK - 1) // BLOCK
+    tall = block // across
+    column = (block - tall * across) * BLOCK + thread % kind.lanes * kind.own
+    matrix = tall // down
+    first = (tall - matrix * down) * BLOCK
+    at_once = const_expr(_THREADS // kind.lanes)  # rows
+    count = const_expr(BLOCK // at_once)
+    values = cute.make_rmem_tensor(count * kind.own, Float32)
+    values.fill(0.0)
+    for i in range_constexpr(count):
+        row = first + i * at_once + thread // kind.lanes
+        if row < m:
+            line = places[0] + offset(matrix * m + row, extents, steps[0]) * kind.source.itemsize
+            load(kind, values, i * kind.own, line, column, k, steps[0][0])
+    most = Float32(0.0)
+    for i in range_constexpr(count):
+        for e in range_constexpr(kind.own):
+            most = larger(most, values[i * kind.own + e])
+    scale, inverse = scale_of_largest(largest_of_cta(most, thread), kind.result)
+    if thread == 0:
+        # Rows of the scales are blocks of rows.
+        own = (k, down, *extents[2:])
+        at = offset(tall, own, steps[2]) + Int64(column // BLOCK) * steps[2][0]
+        write([scale], global_vector(places[2] + at * 4, Float32, 1))
+    for i in range_constexpr(count):
+        row = first + i * at_once + thread // kind.lanes
+        if row < m:
+            into = places[1] + offset(matrix * m + row, extents, steps[1])
+            store(kind, values, i * kind.own, inverse, into, column, k, steps[1][0])
+
+
+@cute.jit
+def quantize_row(
+    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, line: Int32,
+    thread: Int32,
+) -> None:  # fmt: skip
+    """Round a row, which a CTA reads twice."""
+    k = extents[0]
+    size = const_expr(kind.source.itemsize)
+    where = places[0] + offset(line, extents, steps[0]) * size
+    into = places[1] + offset(line, extents, steps[1])
+    every = const_expr(_THREADS * kind.own)
+    rounds = (k + every - 1) // every
+    most = cute.make_rmem_tensor(1, Float32)
+    most.fill(0.0)
+    for i in cutlass.range(rounds, unroll=2):
+        values = cute.make_rmem_tensor(kind.own, Float32)
+        values.fill(0.0)
+        load(kind, values, 0, where, i * every + thread * kind.own, k, steps[0][0])
+        for e in range_constexpr(kind.own):
+            most[0] = larger(most[0], values[e])
+    scale, inverse = scale_of_largest(largest_of_cta(most[0], thread), kind.result)
+    if thread == 0:
+        at = places[2] + offset(line, extents, steps[2]) * 4
+        write([scale], global_vector(at, Float32, 1))
+    for i in cutlass.range(rounds, unroll=2):
+        values = cute.make_rmem_tensor(kind.own, Float32)
+        values.fill(0.0)
+        column = i * every + thread * kind.own
+        load(kind, values, 0, where, column, k, steps[0][0])
+        store(kind, values, 0, inverse, into, column, k, steps[1][0])
+
+
+@cute.jit
+def item_values(
+    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, item: Int64,
+    items: Int64, thread: Int32,
+) -> tuple:  # fmt: skip
+    """Return what a lane has of 128 neighbours of a row, zeros beyond; the row, and the column."""
+    blocks = cutlass.max((extents[0] + BLOCK - 1) // BLOCK, Int32(1))
+    line = Int32(item // blocks)
+    column = Int32(item - Int64(line) * blocks) * BLOCK + thread % kind.lanes * kind.own
+    values = cute.make_rmem_tensor(kind.own, Float32)
+    values.fill(0.0)
+    if item < items:
+        where = places[0] + offset(line, extents, steps[0]) * kind.source.itemsize
+        load(kind, values, 0, where, column, extents[0], steps[0][0])
+    return values, line, column
+
+
+def largest_of(kind: Kind, values: cute.Tensor) -> Float32:
+    """Return the largest magnitude that a lane has."""
+    most = Float32(0.0)
+    for e in range(kind.own):
+        most = larger(most, values[e])
+    return most
+
+
+@cute.jit
+def largest_of_cta(most: Float32, thread: Int32) -> Float32:
+    """Return the largest magnitude of a CTA's threads to all of them."""
+    smem = cutlass.memory.SmemAllocator()
+    kept = smem.allocate_array(Float32, _WARPS)
+    most = largest_of_lanes(most, _WARP)
+    if thread % _WARP == 0:
+        write([most], shared_vector(kept, thread // _WARP, 1))
+    cute.arch.sync_threads()
+    return largest_of_lanes(read(shared_vector(kept, thread % _WARPS, 1), 1)[0], _WARPS)
+
+
+@cute.jit
+def offset(line: Int32, extents: tuple, steps: tuple) -> Int64:
+    """Return the elements up to a row, counted through the stack, M fastest."""
+    left, total = line, Int64(0)
+    for i in range_constexpr(1, 2 + STACK):
+        if const_expr(i < 1 + STACK):
+            further = left // cutlass.max(extents[i], Int32(1))
+            total += Int64(left - further * extents[i]) * steps[i]
+            left = further
+        else:
+            total += Int64(left) * steps[i]
+    return total
+
+
+@cute.jit
+def load(
+    kind: cutlass.Constexpr, values: cute.Tensor, first: cutlass.Constexpr, line: Int64,
+    column: Int32, k: Int32, step: Int64,
+) -> None:  # fmt: skip
+    """Load neighbours of a row, those that there are, as float32."""
+    dtype, size = CUTE_TYPES[kind.source], kind.source.itemsize
+    if const_expr(kind.wide_reads):
+        if column + kind.own <= k:
+            at_once = const_expr(min(kind.own, 16 // size))
+            for e in range_constexpr(0, kind.own, at_once):
+                where = line + Int64(column + e) * size
+                loaded = read(global_vector(where, dtype, at_once), at_once)
+                for i in range_constexpr(at_once):
+                    values[first + e + i] = loaded[i].to(Float32)
+        else:
+            load_each(kind, values, first, line, column, k, Int64(1))
+    else:
+        load_each(kind, values, first, line, column, k, step)
+
+
+@cute.jit
+def load_each(
+    kind: cutlass.Constexpr, values: cute.Tensor, first: cutlass.Constexpr, line: Int64,
+    column: Int32, k: Int32, step: Int64,
+) -> None:  # fmt: skip
+    """Load neighbours one by one."""
+    dtype, size = CUTE_TYPES[kind.source], kind.source.itemsize
+    for e in range_constexpr(kind.own):
+        if column + e < k:
+            where = line + Int64(column + e) * step * size
+            values[first + e] = read(global_vector(where, dtype, 1), 1)[0].to(Float32)
+
+
+@cute.jit
+def store(
+    kind: cutlass.Constexpr, values: cute.Tensor, first: cutlass.Constexpr, inverse: Float32,
+    line: Int64, column: Int32, k: Int32, step: Int64,
+) -> None:  # fmt: skip
+    """Round neighbours and store those that there are."""
+    pairs = []
+    for e in range_constexpr(0, kind.own, 2):
+        two = [values[first + e + i] * inverse for i in range(2)]
+        pairs.append(rounded_pair(*two, kind.result))
+    whole = Boolean(False)
+    if const_expr(kind.wide_writes):
+        whole = column + kind.own <= k
+    if whole:
+        words = [pairs[i] | (pairs[i + 1] << 16) for i in range(0, len(pairs), 2)]
+        write(words, global_vector(line + column, Int32, len(words)))
+    else:
+        for e in range_constexpr(kind.own):
+            if column + e < k:
+                byte = Uint8((pairs[e // 2] >> (8 * (e % 2))) & 0xFF)
+                write([byte], global_vector(line + Int64(column + e) * step, Uint8, 1))
+
+
+for each in (start_kernel, largest_kernel, scale_kernel, quantize_kernel):
+    each.set_name_prefix("quantize", remove_cutlass_symbol=True, keep_mangled_name=False)
