@@ -11,7 +11,7 @@ from ..cache import sass
 from ..errors import BackendUnavailable
 from ..version import __version__, package_version
 
-__all__ = ["Machine", "look"]
+__all__ = ["Machine", "look", "versions"]
 
 # Packages whose versions a bug report should name.
 _PACKAGES = (
@@ -69,7 +69,7 @@ def look() -> Machine:
     missing += [f"cuda:{x.index}: {x.problem}" for x in found.devices if x.problem]
     missing += _missing_tools()
     return Machine(
-        versions=_versions(),
+        versions=versions(),
         variables=env.settings(),
         unknown_variables=env.unknown(),
         devices=found.devices,
@@ -89,7 +89,8 @@ def _missing_tools() -> list[str]:
     return []
 
 
-def _versions() -> dict[str, str | None]:
+def versions() -> dict[str, str | None]:
+    """Return the versions that a bug report should name, None of what is not installed."""
     found: dict[str, str | None] = {
         "unigemm": __version__,
         "python": platform.python_version(),

@@ -46,6 +46,7 @@ from .options import (
     Rows,
     Targets,
 )
+from .report import report_command
 from .sweep import sweep_command
 from .targets import targets_command
 
@@ -310,6 +311,7 @@ def warmup_command(
 app.command("sweep")(sweep_command)
 app.command("calibrate")(calibrate_command)
 app.command("targets")(targets_command)
+app.command("report")(report_command)
 
 
 def _print_version(asked: bool) -> None:

@@ -29,7 +29,7 @@ from .words import request_of
 if TYPE_CHECKING:
     from ..cache import Entry
 
-__all__ = ["Spec", "plans_for", "record", "warmup"]
+__all__ = ["Spec", "planned", "plans_for", "record", "warmup"]
 
 #: A product: a plan, or a mapping of what a line of a file holds (see `unigemm.warmup`).
 Spec: TypeAlias = "Plan | Mapping[str, Any]"
@@ -161,21 +161,30 @@ def plans_for(
     UnigemmError
         A spec is none, or cannot be planned; says which.
     """
+    found: dict[object, Plan] = {}
+    for plan in planned(specs, target, epilogues):
+        found.setdefault((plan.backend, plan.problem, plan.config, plan.target), plan)
+    return list(found.values())
+
+
+def planned(
+    specs: str | os.PathLike[str] | Iterable[Spec],
+    target: str | Target | Sequence[str | Target] | None,
+    epilogues: Iterable[str | None] | None,
+) -> Iterator[Plan]:
+    """Yield the plan of each product, of a range for each size class; see `plans_for`."""
     targets = [target] if target is None or isinstance(target, str | Target) else list(target)
     places = [named_target(x) if isinstance(x, str) else x for x in targets]
     for place in places:
         if place is not None:
             check_target(place)
     wanted = [None] if epilogues is None else list(epilogues)
-    found: dict[object, Plan] = {}
     for where, spec in _specs(specs):
         try:
             for place in places:
-                for plan in _plans(spec, place, wanted):
-                    found.setdefault((plan.backend, plan.problem, plan.config, plan.target), plan)
+                yield from _plans(spec, place, wanted)
         except UnsupportedProblem as error:
             raise UnsupportedProblem(f"{where}: {error}") from error
-    return list(found.values())
 
 
 def _specs(specs: Any) -> Iterator[tuple[str, Any]]:

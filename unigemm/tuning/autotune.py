@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ..arrays.types import Array, ArrayLike, DTypeLike, EpilogueOptions, Rest, Scale
 
-__all__ = ["Trial", "autotune", "decide", "keep_fastest", "race"]
+__all__ = ["Trial", "autotune", "decide", "keep_fastest", "race", "workload_of"]
 
 _LEAST_GAIN = 0.01  # of the pick's time; a smaller gain does not justify a change
 #: Takes what is being done, how many steps are done, and how many there are.
@@ -160,7 +160,7 @@ def autotune(
     elif request.arguments() or request.scales():
         operands = call_of(first, request).operands(device)
     else:
-        operands = compact_operands(_workload(first), device)
+        operands = compact_operands(workload_of(first), device)
     plan = keep_fastest(first, backend, device, budget, operands, kept_in, report)
     replan()
     return plan
@@ -303,7 +303,7 @@ def race(
     ]
 
 
-def _workload(plan: Plan) -> Workload:
+def workload_of(plan: Plan) -> Workload:
     """Return compact operands that a plan fits.
 
     Raises
