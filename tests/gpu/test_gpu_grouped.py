@@ -152,3 +152,18 @@ def test_offsets_that_are_none_leave_the_guards():
         torch.cuda.synchronize()
         assert (product.memory[:GUARD] == 77).all()
         assert (product.memory[-GUARD:] == 77).all()
+
+
+@pytest.mark.parametrize("backend", ["cute_wgmma", "cute_simt"])
+@pytest.mark.parametrize("form", ["m", "n", "k", "rows"])
+def test_small_groups_for_the_sanitizer(form, backend):
+    """A small set that `compute-sanitizer` runs in reasonable time (see bench/README.md)."""
+    if backend == "cute_wgmma":
+        needs_hopper()
+    for layout, other in (("nn", (72, 136)), ("tt", (37, 43))):
+        product = Product(form, "bfloat16", layout, sizes=(33, 0, 1, 0, 70, 0), other=other)
+        product.check(backend=backend)
+        amax = torch.zeros(1, device="cuda")
+        product.call(backend=backend, activation="relu", bias=3.0, amax_out=amax)
+        inside = product.d if form == "k" else product.d[product.d != 0]
+        assert amax.item() == inside.double().max()
