@@ -132,6 +132,7 @@ class FakeBackend(Backend):
     compiles = True
     takes_scales = True
     takes_epilogues = True
+    takes_groups = True
     __hash__ = object.__hash__
 
     def missing(self):
@@ -168,6 +169,11 @@ class FakeBackend(Backend):
     def launch(self, kernel, gemm, a, b, d, workspace, stream, *more):
         assert kernel == self.driver.device, "a kernel is launched on the device it was loaded on"
         self.driver.launches.append(Launch(a, b, d, workspace, stream, self.driver.device))
+        if gemm.problem.groups is not None:
+            from unigemm.backends.numpy.grouped import bind_groups
+
+            bind_groups(gemm, (64, 64, 64))(a, b, d, workspace, stream, *more)
+            return
         first, second = (b, a) if gemm.swapped else (a, b)
         x, y, z = (
             np.broadcast_to(view, view.shape)

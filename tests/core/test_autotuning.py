@@ -52,6 +52,42 @@ def test_the_first_call_measures_and_later_ones_use_what_it_found(stopwatch):
         assert multiplied(stopwatch) == [TILES["third"]]
 
 
+def grouped(stopwatch, sizes, **options):
+    """Multiply 32 rows by the matrices of groups of these sizes; return the tiles launched."""
+    offsets = stopwatch.driver.ones((len(sizes),), "int32")
+    host(offsets)[...] = np.cumsum(sizes)
+    stopwatch.launched.clear()
+    a, b = stopwatch.driver.ones((32, 16)), stopwatch.driver.ones((len(sizes), 16, 8))
+    result = unigemm.grouped_matmul(a, b, offsets, **options)
+    found, end = host(result), int(sum(sizes))
+    np.testing.assert_array_equal(found[:end], 16 + options.get("bias", 0))
+    np.testing.assert_array_equal(found[end:], 0)
+    return stopwatch.launched
+
+
+@pytest.mark.parametrize("fused", [{}, {"bias": 1.0, "activation": "relu"}], ids=str)
+def test_groups_are_measured_with_the_offsets_of_the_call_and_serve_others(stopwatch, fused):
+    with unigemm.autotuning():
+        first = grouped(stopwatch, (3, 0, 20), **fused)
+        assert {*first} == {*TILES.values()}
+        assert first[-1] == TILES["third"]
+        assert grouped(stopwatch, (9, 9, 9), **fused) == [TILES["third"]]
+    (entry,) = read(own_tuning_file())
+    assert entry.plan.problem.groups is not None
+    assert bool(entry.plan.problem.epilogue) == bool(fused)
+
+
+def test_offsets_that_are_none_are_not_measured_with(stopwatch):
+    offsets = stopwatch.driver.ones((3,), "int32")
+    host(offsets)[...] = 20, 3, 40
+    a, b = stopwatch.driver.ones((32, 16)), stopwatch.driver.ones((3, 16, 8))
+    stopwatch.backend.launch = lambda *args: None  # nothing is promised of its result
+    with unigemm.autotuning():
+        unigemm.grouped_matmul(a, b, offsets)
+    assert stopwatch.launched == [TILES["pick"]]
+    assert not own_tuning_file().exists()
+
+
 def test_the_environment_turns_it_on(stopwatch, monkeypatch):
     monkeypatch.setenv("UNIGEMM_AUTOTUNE", "0")
     assert multiplied(stopwatch) == [TILES["pick"]]

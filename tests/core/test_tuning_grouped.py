@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from grouped_cases import FORMS, Sizes, ends, operands
+from grouped_cases import FORMS, Sizes, ends, operands, shapes
 
 import unigemm
 from bench.host import HostDevice
 from unigemm.planning import tuned_plans
 from unigemm.runtime.request import Request
-from unigemm.tuning.grouped import grouped_operands
+from unigemm.tuning.operands import call_of
 
 S = Sizes((3, 0, 5, 1), rest=4)
 
@@ -31,7 +31,7 @@ def asked(form, **more):
 def made(form, **more):
     given = asked(form, **more)
     plan = unigemm.plan(**given)
-    return plan, grouped_operands(plan, Request(operation="grouped", **given), HostDevice())
+    return plan, call_of(plan, Request(operation="grouped", **given)).operands(HostDevice())
 
 
 @pytest.mark.parametrize("rest", ["zeros", "untouched"])
@@ -70,20 +70,82 @@ def test_what_was_measured_is_taken_for_other_offsets_of_as_many_groups(form):
     assert "estimates take" not in str(plan)
 
 
+def halved(acc, x):
+    return acc / 2 + x, acc
+
+
+def epilogues(form):
+    """Return arguments of an epilogue in this form; what is read is random."""
+    rng = np.random.default_rng(2)
+    shape = shapes(form, S)[2]
+    a_group = (S.count, shape[-2], 1) if form == "n" else (S.count, 1, shape[-1])
+    each = a_group if form == "n" else (S.count, shape[-1])
+
+    def made(shape):
+        return rng.standard_normal(shape).astype("f4")
+
+    per_line = {"n": (S.total,)}.get(form, (shape[-1],))
+    return {
+        "bias": {"bias": made(each), "activation": "gelu", "preact_out": made(shape)},
+        "line": {"bias": made(per_line), "alpha": 2.0},
+        "whole": {"c": made(shape), "beta": made((1,)), "amax_out": made((1,)), "scale_d": 3.0},
+        "of each": {"bias_grad_out": made(each), "activation": "relu"},
+        "of all": {"bias_grad_out": made(per_line), "alpha": 0.5},
+        "function": {"epilogue": halved, "epilogue_args": {"x": made(a_group)}},
+    }
+
+
+@pytest.mark.parametrize("name", epilogues("m"))
+@pytest.mark.parametrize("form", FORMS)
+def test_epilogues_of_groups_are_checked_in_all_that_they_write(form, name):
+    plan, checked = made(form, **epilogues(form)[name])
+    x = checked.fresh()
+    assert checked.ratio(x) > 1
+    x.call(plan)()
+    assert checked.ratio(x) <= 1
+    for written in x.results.values():
+        kept = written.copy()
+        written[...] += abs(written).max() / 16 + 1e-3
+        assert checked.ratio(x) > 1
+        written[...] = kept
+    assert checked.ratio(x) <= 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scales_of_each_group_are_its_own(form):
+    scales = np.array([1, 2, 4, 8], "f4")
+    given = {x: y.astype("float8_e4m3fn") for x, y in asked(form).items() if x in "ab"}
+    given = {**asked(form), **given, "scale_a": scales, "scale_b": 0.5}
+    plan = unigemm.plan(**given)
+    checked = call_of(plan, Request(operation="grouped", **given)).operands(HostDevice())
+    x = checked.fresh()
+    x.call(plan)()
+    assert checked.ratio(x) <= 1
+    x.scaling["scale_a"][2] *= 1.5
+    x.call(plan)()
+    assert checked.ratio(x) > 1
+
+
+def test_a_function_is_measured_with_groups_and_serves_calls_like_it():
+    fused = epilogues("m")["function"]
+    plan = unigemm.autotune(**asked("m"), **fused, budget=1e-3, device=HostDevice())
+    assert plan.measured_us > 0
+    assert unigemm.plan(**asked("m"), **fused) == plan
+    assert not unigemm.plan(**asked("m")).measured_us
+
+
 def test_descriptions_stand_for_groups_of_equal_sizes():
     spec = unigemm.ArraySpec
     given = {"offsets": spec((4,), "int64"), "target": "cpu"}
     a, b = spec((10, 8), "float32"), spec((4, 8, 6), "float32")
     plan = unigemm.plan(a, b, **given)
     request = Request(a, b, offsets=given["offsets"], operation="grouped")
-    operands_ = grouped_operands(plan, request, HostDevice())
-    assert operands_.sets[0].ends.tolist() == [2, 5, 7, 10]
+    made = call_of(plan, request).operands(HostDevice())
+    assert made.sets[0].groups["offsets"].tolist() == [2, 5, 7, 10]
 
 
 def test_what_cannot_be_measured_is_refused():
     device = HostDevice()
-    with pytest.raises(unigemm.UnsupportedProblem, match="without epilogues"):
-        unigemm.autotune(**asked("m"), alpha=2.0, device=device)
     given = asked("m")
     with pytest.raises(unigemm.UnsupportedProblem, match="fall from 9 to 8"):
         unigemm.autotune(**{**given, "offsets": given["offsets"][::-1].copy()}, device=device)

@@ -245,3 +245,27 @@ def test_a_layer_of_experts_in_a_graph_follows_its_router():
             expected = looped(torch.relu(looped(a, b, offs)), down, offs)
             torch.testing.assert_close(result, expected, rtol=0.02, atol=0.05)
             assert not result[new[-1] :].any()
+
+
+@pytest.mark.parametrize("way", ["autotune", "autotuning"])
+def test_groups_with_an_epilogue_are_tuned(way, monkeypatch, tmp_path):
+    from unigemm.env import own_tuning_file
+    from unigemm.planning import tuned_plans
+    from unigemm.planning.tuned_plans import read
+
+    monkeypatch.setenv("UNIGEMM_CACHE_DIR", str(tmp_path))
+    tuned_plans.forget()
+    a, b, offs, numbers = drawn("m")
+    bias = on_gpu(bias_of("m"), torch.float32)
+    fused = {"bias": bias, "activation": "relu", "dtype": torch.float32}
+    if way == "autotune":
+        unigemm.autotune(a, b, offsets=offs, candidates=2, budget=0.02, **fused)
+    else:
+        with unigemm.autotuning(candidates=2, budget=0.02):
+            unigemm.grouped_matmul(a, b, offs, **fused)
+    (entry,) = read(own_tuning_file())
+    assert entry.plan.problem.groups is not None
+    found = unigemm.grouped_matmul(a, b, offs, **fused)
+    expected = reference("m", *numbers, lambda sums, g, at: np.maximum(sums + bias_of("m")[g], 0))
+    np.testing.assert_array_equal(found.cpu(), expected)
+    tuned_plans.forget()

@@ -54,8 +54,6 @@ def measured(library: Library, request: Request, options: Options, fusion: Fusio
     """
     if options.converted is not None:
         return False
-    if options.form is not None:  # what is measured depends on what the device has
-        return False
     try:
         how = _asked[-1]
     except IndexError:

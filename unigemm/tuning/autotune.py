@@ -23,7 +23,6 @@ from ..runtime.compile_many import compile_many, kernel_name
 from ..runtime.options import Options, check_options, with_named_backend
 from ..runtime.request import Request
 from ..version import __version__
-from .grouped import grouped_operands
 from .measure import Device, Workload, best_device, measure
 from .operands import Operands, another_class, call_of, check_class, compact_operands
 
@@ -112,9 +111,9 @@ def autotune(
     scale_a, scale_b : float, array or ArraySpec, optional
         As in `unigemm.matmul`, of whole operands.
     offsets, rows, rest : optional
-        As in `unigemm.grouped_matmul`, whose plans these are for; without epilogue and scales.
-        What the offsets say is what is measured; an ArraySpec stands for groups of equal sizes. The
-        result serves all offsets of as many groups.
+        As in `unigemm.grouped_matmul`, whose plans these are for. What the offsets say is what is
+        measured; an ArraySpec stands for groups of equal sizes. The result serves all offsets of as
+        many groups.
     **fused
         What `matmul` takes for an epilogue (alpha, bias, activation, ...), as in `unigemm.plan`.
 
@@ -145,7 +144,10 @@ def autotune(
     kept_in = file_path(file, "file")
     grouped = offsets is not None or rows is not None
     groups: dict[str, Any] = {"offsets": offsets, "rows": rows, "rest": rest} if grouped else {}
-    request = Request(a, b, out, scale_a=scale_a, scale_b=scale_b, **groups, **fused)
+    request = Request(
+        a, b, out, scale_a=scale_a, scale_b=scale_b, operation="grouped" if grouped else "matmul",
+        **groups, **fused,
+    )  # fmt: skip
     asked = Options(backend=backend)
     check_options(asked)
     backend = with_named_backend(asked).backend
@@ -155,9 +157,7 @@ def autotune(
     first = api.plan(a, b, out, **options, scale_a=scale_a, scale_b=scale_b, **groups, **fused)
     if device is None:
         device = best_device(0 if isinstance(a, ArraySpec) else max(0, view(a, "a").device.index))
-    if grouped:
-        operands = grouped_operands(first, request._replace(operation="grouped"), device)
-    elif request.arguments() or request.scales():
+    if grouped or request.arguments() or request.scales():
         operands = call_of(first, request).operands(device)
     else:
         operands = compact_operands(workload_of(first), device)

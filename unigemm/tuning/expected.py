@@ -114,8 +114,9 @@ def _ratio(values: Any, low: Any, high: Any) -> float:
 
 
 def bounds_of(
-    asked: Asked, device: Device, a: Any, b: Any, arrays: Mapping[str, Any], scales: Sequence[Any]
-) -> Bounds:
+    asked: Asked, device: Device, a: Any, b: Any, arrays: Mapping[str, Any], scales: Sequence[Any],
+    share: int = 1,
+) -> Bounds:  # fmt: skip
     """Return the bounds of a product's results.
 
     Parameters
@@ -130,11 +131,13 @@ def bounds_of(
         What the epilogue reads, by name.
     scales
         Numbers, or arrays of one float32, that the sums are multiplied by.
+    share
+        How many products are checked together: of each so many times fewer rows.
     """
     import numpy as np
 
     shape = result_shape(tuple(a.shape), tuple(b.shape))
-    rows = _rows(shape)
+    rows = _rows(shape, share)
     dtype = asked.dtypes["a"]
     sums, sizes = device.sums(a, b, rows)
     epilogue = asked.epilogue or _PLAIN
@@ -226,13 +229,13 @@ def _written(asked: Asked) -> tuple[str, ...]:
     return ("out", *asked.names[first : first + len(asked.epilogue.stores)])
 
 
-def _rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _rows(shape: tuple[int, ...], share: int = 1) -> tuple[int, ...]:
     """Return which rows of a result are checked: the first, the last, one of each stretch."""
     *stack, rows, columns = shape
     each = columns
     for extent in stack:
         each *= extent
-    count = min(rows, max(2, _ELEMENTS // max(each, 1)))
+    count = min(rows, max(2, _ELEMENTS // (share * max(each, 1))))
     if count == rows:
         return tuple(range(rows))
     rng = random.Random(f"{shape}")

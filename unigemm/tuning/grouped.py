@@ -2,190 +2,274 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import numbers
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .. import api
+from ..arguments import number
 from ..arrays.array_spec import ArraySpec
-from ..arrays.libraries import library_of
-from ..errors import ShapeMismatch, UnsupportedProblem
-from ..grouped import grouped_matmul
-from ..planning.plan import Plan
-from ..problem.dtypes import DType, accumulator, numpy_dtype, unit_roundoff
-from ..problem.grouped import Form
-from ..runtime.grouped import checking, form_asked
+from ..errors import ShapeMismatch
+from ..forks import cached_property
+from ..problem.dtypes import numpy_dtype
+from ..problem.grouped import Form, Rest
+from ..runtime.grouped import ENDS, checking
 from ..runtime.request import Request
-from .measure import Device, error_factor, rotation
-from .operands import Arrays, Operands, _empty, _random, _spec, another_class
+from .expected import Asked, Bounds, bounds_of
+from .measure import Device
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["grouped_operands"]
+    from .operands import Arrays
+
+__all__ = ["Ends", "GroupedCheck", "ends_of", "given_ends"]
 
 _MOST_GROUPS = 16  # that are checked, the largest first
 _MOST_ROWS = 64  # of the rest
-_Part = tuple[int, Any, Any, Any]  # K of a group, and its places in A, B and D
+_EVERYTHING = slice(None)
 
 
 @dataclass(frozen=True)
-class GroupedArrays(Arrays):
-    """The arrays of one grouped product.
+class Ends:
+    """Where the groups of a measured call end.
 
     Attributes
     ----------
-    ends
-        By name: offsets, or rows.
+    form
+        The form of the product, which has groups.
+    values
+        The offsets, or the numbers of valid rows, in host memory.
+    rest
+        As in `unigemm.grouped_matmul`.
     """
 
-    ends: Any = None
+    form: Form
+    values: np.ndarray
+    rest: Rest = "zeros"
 
-    def call(self, plan: Plan) -> Callable[[], object]:
-        """Return a function that multiplies them by a plan."""
-        problem = plan.problem
-        assert problem.groups is not None
-        options: dict[str, Any] = {
-            "precision": problem.precision,
-            "deterministic": problem.deterministic,
-            "rest": problem.groups.rest,
-        }
-        offsets = None
-        if problem.groups.stacked:
-            options["rows"] = self.ends
-        else:
-            offsets = self.ends
-        return lambda: grouped_matmul(self.a, self.b, offsets, self.out, plan=plan, **options)
+    @property
+    def name(self) -> str:
+        """The argument that they are: "offsets" or "rows"."""
+        assert self.form.groups is not None
+        return "rows" if self.form.groups.stacked else "offsets"
+
+    def options(self, x: Any) -> dict[str, Any]:
+        """Return what `unigemm.grouped_matmul` takes; `x` are the ends on the device."""
+        return {self.name: x, "rest": self.rest}
 
 
-def grouped_operands(first: Plan, request: Request, device: Device) -> Operands:
-    """Return arrays for a grouped product, with the caller's ends or ones of equal groups.
+def ends_of(request: Request, form: Form, given: Any) -> Ends:
+    """Return where the groups of a call end: the caller's ends, or those of equal groups.
+
+    Parameters
+    ----------
+    request
+        The call.
+    form
+        Its form, which has groups.
+    given
+        The ends as numbers in host memory, or a description.
 
     Raises
     ------
-    UnsupportedProblem
-        It has an epilogue or scales, or arrays that are not compact; or its ends are none.
+    UnigemmError
+        The numbers are no ends.
     """
-    if request.arguments() or request.scales():
-        raise UnsupportedProblem(
-            "grouped products are measured without epilogues and scales; tune the product alone"
-        )
-    described = {name: _spec(getattr(request, name), name) for name in ("a", "b")}
-    form = form_asked(request, _described)
-    assert form is not None
-    assert form.groups is not None
-    name = "rows" if form.groups.stacked else "offsets"
-    x, y = described["a"], described["b"]
-    z = ArraySpec(form.shape, first.problem.d.dtype)
-    if request.out is not None:
-        z = _spec(request.out, "out")
-    ends_of: dict[str, Any] = {name: ArraySpec((form.count,), form.groups.dtype)}
-    again = api.plan(
-        x, y, z, target=first.target, precision=first.problem.precision,
-        deterministic=first.problem.deterministic, rest=request.rest, keep=0, tuned=False,
-        backend=first.backend, **ends_of,
-    )  # fmt: skip
-    if again.problem != first.problem:
-        raise another_class(first.problem)
-    ends = _ends(getattr(request, name), form, name)
-    on_device = device.integers(ends)
-    size = first.extents.bytes_moved(first.problem)
-
-    def made() -> GroupedArrays:
-        a, b = _random(device, x), _random(device, y)
-        return GroupedArrays(a, b, _empty(device, z), ends=on_device)
-
-    sets = [made() for _ in range(rotation(size, device.l2_bytes))]
-    check = _Check(device, form, x.dtype, z.dtype, first.problem.precision, ends)
-    return Operands(sets, lambda: replace(sets[0], out=_empty(device, z)), check)
-
-
-def _described(x: Any, name: str) -> Any:
-    return x if isinstance(x, ArraySpec) else library_of(x, name).operand(x, name)
-
-
-def _ends(given: Any, form: Form, name: str) -> np.ndarray:
-    """Return ends as a NumPy array: the caller's, or those of equal groups for a description."""
     import numpy as np
 
     groups = form.groups
     assert groups is not None
     kind = numpy_dtype(groups.dtype)
     if isinstance(given, ArraySpec):
-        if groups.stacked:
-            return np.full(form.count, form.divided, kind)
-        return (np.arange(1, form.count + 1) * form.divided // form.count).astype(kind)
-    for ask in ("cpu", "get"):  # PyTorch's and CuPy's way to the host
-        if hasattr(given, ask):
-            given = getattr(given, ask)()
-            break
-    found = np.ascontiguousarray(given).astype(kind)
-    if found.shape != (form.count,):
-        raise ShapeMismatch(f"{name} have shape {found.shape}; pass ({form.count},)")
+        equal = np.arange(1, form.count + 1) * form.divided // form.count
+        values = np.full(form.count, form.divided) if groups.stacked else equal
+        return Ends(form, values.astype(kind), request.rest)
+    found = Ends(form, np.ascontiguousarray(given).astype(kind), request.rest)
+    if found.values.shape != (form.count,):
+        raise ShapeMismatch(f"{found.name} have shape {found.values.shape}; pass ({form.count},)")
     if form.count:
-        checking(form, name)(found.ctypes.data)
+        checking(form, found.name)(found.values.ctypes.data)
     return found
 
 
-@dataclass(frozen=True)
-class _Check:
-    """Says how far a grouped product is from right, by its largest groups and the rest."""
+def given_ends(request: Request) -> Any:
+    """Return the ends of a call as it has them, in host memory if they are an array."""
+    (given,) = (x for name in ENDS if (x := getattr(request, name)) is not None)
+    if isinstance(given, ArraySpec):
+        return given
+    for ask in ("cpu", "get"):  # PyTorch's and CuPy's way to the host
+        if hasattr(given, ask):
+            return getattr(given, ask)()
+    return given
 
+
+@dataclass(frozen=True)
+class _Part:
+    """A group, and its places in A, B and D; `lines` are its own rows or columns, or all."""
+
+    group: int
+    a: Any
+    b: Any
+    d: Any
+    lines: slice
+
+
+@dataclass(frozen=True)
+class GroupedCheck:
+    """Says how far results are from right, by the largest groups and what belongs to none.
+
+    Attributes
+    ----------
+    asked
+        What is computed of each group.
+    device
+        Where the arrays are.
+    inputs
+        The arrays that are multiplied and read; no call writes to them.
+    ends
+        Where the groups end.
+    """
+
+    asked: Asked
     device: Device
-    form: Form
-    a: DType
-    d: DType
-    precision: Any
-    ends: np.ndarray
+    inputs: Arrays
+    ends: Ends
+
+    @cached_property
+    def bounds(self) -> tuple[list[tuple[_Part, Bounds]], Bounds]:
+        """Return the bounds of each group's results, and of those of all groups together."""
+        parts = self._parts()
+        x, shapes = self.inputs, _Shapes(self.ends.form)
+        found = []
+        for part in parts[:_MOST_GROUPS]:
+            arrays = {name: shapes.part(y, name, part) for name, y in x.arguments.items()}
+            scales = [
+                number(s, name) if isinstance(s, numbers.Number) else shapes.scale(s, part.group)
+                for name, s in x.scaling.items()
+            ]
+            bounds = bounds_of(
+                self.asked, self.device, x.a[part.a], x.b[part.b], arrays, scales,
+                share=min(len(parts), _MOST_GROUPS),
+            )  # fmt: skip
+            found.append((part, bounds))
+        shared = [name for name, y in x.arguments.items() if shapes.is_of_all(y, name)]
+        own = [(p, _without(b, shared)) for p, b in found]
+        return own, _together([b for _, b in found], shared, every=len(found) == len(parts))
 
     def __call__(self, x: Arrays) -> float:
-        """Return the largest error relative to its bound; infinity for what is to be zero."""
-        exact = self.d is accumulator(self.a)
-        rounding = 0.0 if exact else 1.01 * unit_roundoff(self.d)
-        worst = 0.0
-        for k, at_a, at_b, at_d in self._parts(int(x.a.shape[-1])):
-            if k == 0:
-                worst = max(worst, self._zeros(x.out[at_d]))
-                continue
-            factor = error_factor(k, self.a, self.precision)
-            a, b, d = x.a[at_a], x.b[at_b], x.out[at_d]
-            worst = max(worst, self.device.worst_ratio(a, b, d, factor, rounding))
+        """Return the largest error of results relative to its bound; infinity for no zeros."""
+        shapes = _Shapes(self.ends.form)
+        own, of_all = self.bounds
+        worst = of_all.ratio(self.device, x.results)
+        for part, bounds in own:
+            results = {name: shapes.part(y, name, part) for name, y in x.results.items()}
+            worst = max(worst, bounds.ratio(self.device, results))
         for place in self._rest():
-            worst = max(worst, self._zeros(x.out[place]))
+            for name, y in x.results.items():
+                if name not in ("amax_out", "bias_grad_out"):
+                    worst = max(worst, self._zeros(y[place]))
         return worst
 
     def _zeros(self, x: Any) -> float:
         rows = list(range(min(_MOST_ROWS, x.shape[-2])))
         return float("inf") if self.device.values(x, rows).any() else 0.0
 
-    def _parts(self, k: int) -> Iterator[_Part]:
-        everything = slice(None)
-        ends = self.ends.tolist()
-        along = self.form.along
-        starts = [0, *ends[:-1]] if along else [0] * len(ends)
-        order = sorted(range(len(ends)), key=lambda g: starts[g] - ends[g])[:_MOST_GROUPS]
-        if along == "k" and ends:
-            order.append(min(range(len(ends)), key=lambda g: ends[g] - starts[g]))
+    def _parts(self) -> list[_Part]:
+        """Return the groups that have anything to be checked, the largest first."""
+        form, ends = self.ends.form, self.ends.values.tolist()
+        starts = [0, *ends[:-1]] if form.along else [0] * len(ends)
+        order = sorted(range(len(ends)), key=lambda g: starts[g] - ends[g])
+        if form.along == "k" and len(order) > _MOST_GROUPS:  # an empty one has to be zeros, too
+            order.insert(_MOST_GROUPS - 1, order.pop())
+        found = []
         for g in order:
             own = slice(starts[g], ends[g])
-            if along == "k":
-                yield ends[g] - starts[g], (everything, own), own, g
+            if form.along == "k":
+                found.append(_Part(g, (_EVERYTHING, own), own, g, _EVERYTHING))
             elif ends[g] > starts[g]:
-                yield {
-                    "m": (k, own, g, own),
-                    "n": (k, g, (everything, own), (everything, own)),
-                    "": (k, (g, own), g, (g, own)),
-                }[along]
+                found.append(
+                    {
+                        "m": _Part(g, own, g, own, own),
+                        "n": _Part(g, g, (_EVERYTHING, own), (_EVERYTHING, own), own),
+                        "": _Part(g, (g, own), g, (g, own), own),
+                    }[form.along]
+                )
+        return found
 
     def _rest(self) -> Iterator[Any]:
-        groups = self.form.groups
-        assert groups is not None
-        if groups.rest != "zeros" or self.form.along == "k" or not len(self.ends):
+        """Yield places in D that belong to no group, and are to be zeros."""
+        form, ends = self.ends.form, self.ends.values
+        if self.ends.rest != "zeros" or form.along == "k" or not len(ends):
             return
-        end = int(self.ends[-1])
-        if groups.stacked:
-            least = int(self.ends.argmin())
-            if self.ends[least] < self.form.divided:
-                yield least, slice(int(self.ends[least]), None)
-        elif end < self.form.divided:
-            yield slice(end, None) if self.form.along == "m" else (slice(None), slice(end, None))
+        end = int(ends[-1])
+        if not form.along:
+            least = int(ends.argmin())
+            if ends[least] < form.divided:
+                yield least, slice(int(ends[least]), None)
+        elif end < form.divided:
+            yield slice(end, None) if form.along == "m" else (_EVERYTHING, slice(end, None))
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """What groups have of the arrays beside A and B, which are as `Form.lifted` sees them."""
+
+    form: Form
+
+    def part(self, x: Any, name: str, part: _Part) -> Any:
+        """Return what a group has of an array, as of a product of two dimensions; words as is."""
+        if not hasattr(x, "shape") or self.is_of_all(x, name):
+            return x
+        shape = tuple(x.shape)
+        if name in ("bias", "bias_grad_out") and len(shape) == 2:
+            return x[part.group if shape[0] > 1 else 0]
+        if len(shape) == 3:
+            x = x[part.group if shape[0] > 1 else 0]
+        axis = {"k": None, "n": -1}.get(self.form.along, -2)
+        if axis is None or len(x.shape) < -axis or x.shape[axis] == 1:
+            return x
+        return x[..., part.lines] if axis == -1 else x[..., part.lines, :]
+
+    def scale(self, x: Any, group: int) -> Any:
+        """Return a group's scale."""
+        each = tuple(x.shape) == (self.form.count,)
+        return x[group : group + 1] if each else x
+
+    def is_of_all(self, x: Any, name: str) -> bool:
+        """Whether an array is a result of all groups together."""
+        if name != "bias_grad_out" or self.form.count == 1:
+            return name == "amax_out"
+        shape = tuple(x.shape)
+        if self.form.along == "n" and len(shape) == 1:  # one for each column of all groups
+            return shape[0] == 1
+        return len(shape) < 2 or shape[0] == 1
+
+
+def _without(bounds: Bounds, names: Sequence[str]) -> Bounds:
+    results = {name: both for name, both in bounds.results.items() if name not in names}
+    return replace(bounds, results=results, largest=None)
+
+
+def _together(each: Sequence[Bounds], names: Sequence[str], *, every: bool) -> Bounds:
+    """Return the bounds of results of all groups, from those of each.
+
+    Where not every group is among these, others may have the largest magnitude, and sums have no
+    bounds.
+    """
+    import numpy as np
+
+    largest = None
+    pairs = [x.largest for x in each if x.largest is not None]
+    if pairs:
+        lows, highs = zip(*pairs, strict=True)
+        largest = max(lows), float(np.max(highs)) if every else float("inf")
+    results = {}
+    for name in names if every else ():
+        if all(name in x.results for x in each):
+            low, high = (np.sum([x.results[name][i] for x in each], axis=0) for i in (0, 1))
+            # Groups are added up in any order, in float32.
+            sizes = [np.maximum(*map(abs, x.results[name])) for x in each]
+            slack = np.sum(sizes, axis=0) * len(each) * np.finfo(np.float32).eps
+            results[name] = low - slack, high + slack
+    return Bounds((), results, largest)

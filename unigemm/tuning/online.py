@@ -21,14 +21,17 @@ from ..planning.plan import Plan
 from ..planning.target import VIRTUAL
 from ..planning.tuned_plans import check_writable
 from ..problem.canonical import gated_shape, result_shape
+from ..problem.grouped import Form
 from ..runtime.first_call import Measuring, measuring
 from ..runtime.fusion import Fusion
+from ..runtime.grouped import ENDS
 from ..runtime.options import Options, with_named_backend
 from ..runtime.plan_call import plan_call
 from ..runtime.request import Request
 from .autotune import keep_fastest
+from .grouped import ends_of
 from .measure import Device
-from .operands import Arrays, Check, Operands, asked_of
+from .operands import Arrays, Operands, asked_of, check_of, returned
 
 __all__ = ["autotuning", "tune"]
 
@@ -53,7 +56,8 @@ def autotuning(*, candidates: int = 8, budget: float = 0.05) -> AbstractContextM
     calls with `plan=` or scales of blocks; and while a CUDA graph is captured or PyTorch traces.
     Such calls take the model's pick. A first call takes seconds if it has kernels to compile.
 
-    Calls with an epilogue, and with scales of whole operands, are measured as they are called.
+    Calls with an epilogue, and with scales of whole operands, are measured as they are called, and
+    grouped products with the offsets of the call: what is found serves others as well.
     `out`, `preact_out` and the like are written by the call alone, once, also where `c` is `out`.
 
     Parameters
@@ -180,7 +184,7 @@ def _tune(
     device = _device(library, place.index)
     device.synchronize()  # the inputs may still be written, on any stream
     begin = time.monotonic()
-    operands = _measured(library, request, place, first, fusion, device)
+    operands = _measured(library, request, place, first, fusion, options.form, device)
     plan = keep_fastest(first, options.backend, device, how.budget, operands)
     device.synchronize()
     LOG.info(
@@ -195,11 +199,16 @@ def _tune(
 
 def _measured(
     library: Library, request: Request, place: Place, first: Plan, fusion: Fusion | None,
-    device: Device,
+    form: Form | None, device: Device,
 ) -> Operands:  # fmt: skip
     """Return the call's own inputs, with memory for results that the caller does not see."""
     a, b, out = request.a, request.b, next(iter(request.results), None)
     given, scaling = request.arguments(), request.scales(apart=False)
+    ends, groups = None, dict[str, Any]()
+    if form is not None and form.groups is not None:
+        (of_device,) = (x for name in ENDS if (x := getattr(request, name)) is not None)
+        ends = ends_of(request, form, device.values(of_device, None))
+        groups = ends.options(of_device)
     if fusion is not None:
         given |= {x: scaling.pop(x) for x in (*fusion.names, *fusion.numbers) if x in scaling}
     kind = first.problem.d.dtype
@@ -210,7 +219,7 @@ def _measured(
         return zeroed[-1]
 
     if out is None:
-        shape = result_shape(a.shape, b.shape)
+        shape = result_shape(a.shape, b.shape) if form is None else form.shape
         if fusion is not None and fusion.epilogue.gate:
             shape = gated_shape(shape, b.shape)
         scratch = None
@@ -221,9 +230,8 @@ def _measured(
         if name in arguments:
             arguments[name] = like(arguments[name], name)
     more = [like(x, f"result {i}") for i, x in enumerate(request.results[1:], 1)]
-    if fusion is not None and not more:  # the library's own, of which nothing is promised
-        kinds = fusion.layouts[len(fusion.layouts) - fusion.returned :]
-        more = [device.operand(x.shape, x.dtype, False, 1) for x in kinds]
+    if not more:  # the library's own, of which nothing is promised
+        more = [device.operand(shape, x, False, 1) for x in returned(fusion)]
     in_place = fusion is not None and fusion.epilogue.in_place is not None
     if in_place:
         arguments["c"] = scratch
@@ -234,12 +242,12 @@ def _measured(
         if in_place:
             device.put(out, scratch)
         result = device.empty(shape, kind) if scratch is None else scratch
-        return Arrays(a, b, result, arguments, tuple(more), scaling)
+        return Arrays(a, b, result, arguments, tuple(more), scaling, groups)
 
     sets = [fresh()]
     asked = asked_of(first, fusion, library.operand(a, "a").dtype, given)
     inputs = replace(sets[0], arguments=given)  # `c` as the caller has it
-    return Operands(sets, fresh, Check(asked, device, inputs))
+    return Operands(sets, fresh, check_of(asked, device, inputs, ends))
 
 
 def _like(library: Library, x: Any, name: str, place: Place) -> Any:

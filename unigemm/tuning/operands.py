@@ -19,14 +19,17 @@ from ..arrays.libraries import view
 from ..arrays.library import WRITTEN
 from ..errors import ShapeMismatch, UnsupportedProblem
 from ..forks import cached_property
+from ..grouped import grouped_matmul
 from ..planning.plan import Plan
-from ..problem.canonical import MAX_ALIGNMENT, Layout, gated_shape, result_shape
+from ..problem.canonical import MAX_ALIGNMENT, gated_shape, result_shape
 from ..problem.dtypes import DType
 from ..problem.problem import Problem
 from ..runtime.fusion import Fusion, fusion_for
+from ..runtime.grouped import form_asked
 from ..runtime.request import PREFIX, Request
 from ..runtime.scale_arguments import scales_of
 from .expected import Asked, Bounds, bounds_of
+from .grouped import Ends, GroupedCheck, ends_of, given_ends
 from .measure import Device, Workload, error_ratio, rotation
 
 __all__ = [
@@ -38,7 +41,9 @@ __all__ = [
     "asked_of",
     "call_of",
     "check_class",
+    "check_of",
     "compact_operands",
+    "returned",
 ]
 
 
@@ -56,6 +61,8 @@ class Arrays:
         Further results of a function.
     scaling
         `scale_a` and `scale_b`, as the caller has them.
+    groups
+        Of a grouped product: `offsets` or `rows`, and `rest`.
     """
 
     a: Any
@@ -64,12 +71,17 @@ class Arrays:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     more_out: tuple[Any, ...] = ()
     scaling: Mapping[str, Any] = field(default_factory=dict)
+    groups: Mapping[str, Any] = field(default_factory=dict)
 
     def call(self, plan: Plan) -> Callable[[], object]:
         """Return a function that multiplies them by a plan."""
         options: dict[str, Any] = {"precision": plan.problem.precision, **self.scaling}
         options |= {"deterministic": plan.problem.deterministic, **_keywords(self.arguments)}
         out = (self.out, *self.more_out) if self.more_out else self.out
+        if self.groups:
+            options |= self.groups
+            offsets = options.pop("offsets", None)
+            return lambda: grouped_matmul(self.a, self.b, offsets, out, plan=plan, **options)
         return lambda: api.matmul(self.a, self.b, out, plan=plan, **options)
 
     @property
@@ -142,6 +154,15 @@ class Check:
         return self.bounds.ratio(self.device, x.results)
 
 
+def check_of(
+    asked: Asked, device: Device, inputs: Arrays, ends: Ends | None
+) -> Callable[[Arrays], float]:
+    """Return what says how far results are from right, of groups if they have ends."""
+    return (
+        Check(asked, device, inputs) if ends is None else GroupedCheck(asked, device, inputs, ends)
+    )
+
+
 def asked_of(plan: Plan, fusion: Fusion | None, a: DType, given: Mapping[str, Any]) -> Asked:
     """Return what a call computes, in rows and columns as the caller sees them.
 
@@ -181,6 +202,8 @@ class Call:
         As in `Arrays`.
     fusion
         The epilogue; None for none.
+    ends
+        Where groups end; None for another product than a grouped one.
     """
 
     plan: Plan
@@ -190,6 +213,7 @@ class Call:
     arguments: Mapping[str, Any]
     scaling: Mapping[str, Any]
     fusion: Fusion | None
+    ends: Ends | None = None
 
     @property
     def in_place(self) -> bool:
@@ -199,7 +223,10 @@ class Call:
     def operands(self, device: Device) -> Operands:
         """Make arrays of these descriptions; all sets together exceed the L2."""
         size = self.plan.extents.bytes_moved(self.plan.problem)
-        first = self._random(device)
+        groups = dict[str, Any]()
+        if self.ends is not None:
+            groups = self.ends.options(device.integers(self.ends.values))
+        first = self._random(device, groups)
         original = _random(device, self.out) if self.in_place else None
         inputs = first
         if self.in_place:
@@ -212,18 +239,18 @@ class Call:
             return found
 
         count = rotation(size, device.l2_bytes)
-        sets = [first, *(self._random(device) for _ in range(count - 1))]
+        sets = [first, *(self._random(device, groups) for _ in range(count - 1))]
         asked = asked_of(self.plan, self.fusion, self.a.dtype, self.arguments)
-        return Operands(sets, fresh, Check(asked, device, inputs))
+        return Operands(sets, fresh, check_of(asked, device, inputs, self.ends))
 
-    def _random(self, device: Device) -> Arrays:
+    def _random(self, device: Device, groups: Mapping[str, Any]) -> Arrays:
         """Make random arrays to multiply and read, and memory for the results."""
         a, b = _random(device, self.a), _random(device, self.b)
         scaling = {name: _random(device, x) for name, x in self.scaling.items()}
         arguments = {
             name: x if name in WRITTEN else _random(device, x) for name, x in self.arguments.items()
         }
-        return self._with_results(device, Arrays(a, b, None, arguments, (), scaling))
+        return self._with_results(device, Arrays(a, b, None, arguments, (), scaling, groups))
 
     def _with_results(self, device: Device, x: Arrays) -> Arrays:
         """Return the same arrays with new memory for the results."""
@@ -234,17 +261,16 @@ class Call:
                 arguments[name] = _empty(device, self.arguments[name])
         if self.in_place:
             arguments["c"] = out
-        more: list[Any] = []
-        for name, layout in self._returned():
-            assert name.startswith("result")  # of which no more is promised than of their elements
-            more.append(device.operand(layout.shape, layout.dtype, False, 1))
-        return replace(x, out=out, arguments=arguments, more_out=tuple(more))
+        # Of further results no more is promised than of their elements.
+        more = tuple(device.operand(self.out.shape, x, False, 1) for x in returned(self.fusion))
+        return replace(x, out=out, arguments=arguments, more_out=more)
 
-    def _returned(self) -> Sequence[tuple[str, Layout]]:
-        if self.fusion is None or not self.fusion.returned:
-            return ()
-        pairs = list(zip(self.fusion.names, self.fusion.layouts, strict=True))
-        return pairs[len(pairs) - self.fusion.returned :]
+
+def returned(fusion: Fusion | None) -> list[DType]:
+    """Return the types of what a function returns beside the first result."""
+    if fusion is None:
+        return []
+    return [x.dtype for x in fusion.layouts[len(fusion.layouts) - fusion.returned :]]
 
 
 def call_of(first: Plan, request: Request) -> Call:
@@ -271,7 +297,8 @@ def call_of(first: Plan, request: Request) -> Call:
     arrays, arguments, scaling = request.arrays(), request.arguments(), request.scales(apart=False)
     out = arrays.get("out")
     x, y = _spec(request.a, "a"), _spec(request.b, "b")
-    shape = result_shape(x.shape, y.shape)
+    form = form_asked(request, lambda each, name: _spec(each, name).layout)
+    shape = result_shape(x.shape, y.shape) if form is None else form.shape
     if min(len(x.shape), len(y.shape)) < 2:
         raise ShapeMismatch(
             f"products {x.shape} @ {y.shape} with an epilogue or scales are measured of matrices; "
@@ -284,6 +311,7 @@ def call_of(first: Plan, request: Request) -> Call:
         request.scales(),
         lambda s, name: _spec(s, name, beside=True).layout,
         lambda name: {"a": x, "b": y}[name].layout,
+        form,
     ).fused
     arguments |= request.given(fused)
     scaling = {name: s for name, s in scaling.items() if name not in fused}
@@ -297,10 +325,15 @@ def call_of(first: Plan, request: Request) -> Call:
     if given:
         fusion = fusion_for(
             given, (x.layout, y.layout, z.layout), lambda spec, name: spec.layout, None,
-            given.get("c") is z, on_host=not first.target.is_gpu,
+            given.get("c") is z, on_host=not first.target.is_gpu, form=form,
         )  # fmt: skip
-    call = Call(first, x, y, z, given, scales, fusion)
-    check_class(first, x, y, None if out is None else z, **scales, **_keywords(given))
+    ends, described = None, dict[str, Any]()
+    if form is not None and form.groups is not None:
+        ends = ends_of(request, form, given_ends(request))
+        described = ends.options(ArraySpec(ends.values.shape, form.groups.dtype))
+    call = Call(first, x, y, z, given, scales, fusion, ends)
+    again = {**scales, **described, **_keywords(given)}
+    check_class(first, x, y, None if out is None else z, **again)
     return call
 
 
