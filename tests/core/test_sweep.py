@@ -293,6 +293,23 @@ def test_a_sweep_of_a_product_with_an_epilogue_is_one_of_its_own(gpu, tmp_path):
     assert record["epilogue"] not in (records[0]["epilogue"], "")
 
 
+@pytest.mark.parametrize("along", ["m", "n", "k", "rows"])
+@pytest.mark.parametrize("fused", [(), (("activation", "relu"),)], ids=str)
+def test_groups_are_swept_in_equal_parts(gpu, along, fused):
+    work = replace(SMALL, groups=4, along=along, fused=fused)
+    plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
+    assert plans[0].problem.groups.stacked == (along == "rows")
+    records = sweep(work, plans, gpu)
+    assert [each["us"] for each in records] == pytest.approx([10e3, 6e3, 12e3])
+    assert [each["error_of_bound"] <= 1 for each in records] == [True] * 3
+    assert all("cublas_us" not in each for each in records)
+    assert f"in 4 groups along {along}" in records[0]["problem"]
+    flops = 2 * SMALL.m * SMALL.n * SMALL.k * (4 if along == "rows" else 1)
+    assert row(records[0])["tflops"] == pytest.approx(flops / 10e3 / 1e6)
+    plan = plans[0]
+    assert work.bytes == plan.extents.bytes_moved(plan.problem) - 4 * 4  # the ends
+
+
 def test_a_launch_that_forgets_the_epilogue_has_no_time(gpu):
     work = replace(SMALL, fused=FUSED)
     plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)

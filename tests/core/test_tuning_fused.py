@@ -451,12 +451,12 @@ def test_the_command_line_tunes_with_an_epilogue(stopwatch, monkeypatch, capsys)
     from unigemm.cli import main as cli
     from unigemm.tuning import autotune as module
 
-    asked = []
+    asked, measured = [], module.autotune
 
     def taken(a, b, **given):
         asked.append(given)
         x, y = (stopwatch.driver.ones(each.shape) for each in (a, b))
-        return autotune(stopwatch, x, y, **given)
+        return measured(x, y, device=stopwatch, **given)
 
     monkeypatch.setattr(module, "autotune", taken)
 
@@ -472,6 +472,9 @@ def test_the_command_line_tunes_with_an_epilogue(stopwatch, monkeypatch, capsys)
     assert plan["tile"] == list(TILES["third"])
     assert asked[0]["bias"].shape == (8,)
     assert asked[0]["activation"] == "gelu_tanh"
+    plan = said("--groups", "4", "--epilogue", "relu", "--budget", "0.001")
+    assert (plan["problem"]["groups"]["along"], plan["extents"]["groups"]) == ("m", 4)
     assert "not known" in said("--epilogue", "bais", code=2)["error"]["message"]
+    assert "along 'q'" in said("--groups", "4", "--along", "q", code=2)["error"]["message"]
     assert "some seconds" in said("--budget", "nan", code=2)["error"]["message"]
     assert "for float8" in said("--epilogue", "scale_a", code=2)["error"]["message"]

@@ -23,7 +23,7 @@ from ..planning.planner import KEPT
 from ..planning.target import name_of
 from ..runtime.plan_call import plan_request
 from ..runtime.warmup import plans_for
-from ..runtime.words import fused_specs, request_of, specs
+from ..runtime.words import fused_specs, grouped_specs, request_of, specs
 from ..tuning.plan_plot import write_plan_plot
 from ..tuning.plot import check_picture
 from ..version import __version__
@@ -244,6 +244,8 @@ def tune(
     backend: Backend = "auto",
     precision: Precision = "ieee",
     epilogue: EpilogueWords = None,
+    groups: Groups = None,
+    along: Along = "m",
     candidates: Annotated[int, typer.Option(min=1, help="Measure this many configurations.")] = 8,
     budget: Annotated[float, typer.Option(help="Device time to spend, in seconds.")] = 1.0,
     file: Annotated[
@@ -255,6 +257,10 @@ def tune(
     from ..tuning.autotune import autotune
 
     a, b = specs(m, n, k, dtype, layout, batch)
+    ends: dict[str, Any] = {}
+    shape = None
+    if groups is not None:
+        a, b, ends, shape = grouped_specs(a, b, groups, along)
     with show.progress(as_json) as bar:
         task = bar.add_task("tuning", total=None)
         plan = autotune(
@@ -269,7 +275,8 @@ def tune(
             report=lambda what, done, of: bar.update(
                 task, description=what, completed=done, total=of
             ),
-            **fused_specs(epilogue, a, b),
+            **ends,
+            **fused_specs(epilogue, a, b, shape),
         )
     if as_json:
         show.print_json(plan_json(plan))

@@ -13,7 +13,7 @@ import typer
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import dtype_named
 from ..problem.problem import PRECISIONS
-from ..runtime.words import fused_specs
+from ..runtime.words import fused_specs, grouped_specs
 from ..tuning.measure import Workload, best_device
 from ..tuning.plot import check_picture, write_plot
 from ..tuning.sweep import (
@@ -28,6 +28,7 @@ from ..tuning.sweep import (
 )
 from . import render as show
 from .epilogue import EpilogueWords
+from .groups import Along, Groups
 from .options import (
     Batch,
     Columns,
@@ -56,6 +57,8 @@ def sweep_command(
     batch: Batch = 1,
     precision: Precision = "ieee",
     epilogue: EpilogueWords = None,
+    groups: Groups = None,
+    along: Along = "m",
     backend: Annotated[
         str,
         typer.Option(help="Names with commas between, or auto.", autocompletion=named_backends),
@@ -97,7 +100,7 @@ def sweep_command(
         check_picture(plot)
     lists = lists_of(tile, stages, cluster, schedule, raster, group, split_k, cluster_k, occupancy)
     work = workload(m, n, k, dtype, out_dtype, layout, batch, precision)
-    work = replace(work, fused=tuple(fused_specs(epilogue, *spec_of(work)).items()))
+    work = _grouped(work, epilogue, groups, along)
     device = best_device()
     plans, reasons = starts(work, _parts(backend))
     if not plans:
@@ -150,6 +153,15 @@ def workload(
         raise UnsupportedProblem(f"precision {precision!r} is not known; use one of {known}")
     into = None if out_dtype is None else dtype_named(out_dtype)
     return Workload(m, n, k, dtype_named(dtype), layout, batch, precision=precision, into=into)  # type: ignore[arg-type]
+
+
+def _grouped(work: Workload, epilogue: str | None, groups: int | None, along: str) -> Workload:
+    """Return a problem with an epilogue, and with its groups if it has any."""
+    shape = None
+    if groups is not None:
+        shape = grouped_specs(*spec_of(work), groups, along)[3]
+        work = replace(work, groups=groups, along=along)
+    return replace(work, fused=tuple(fused_specs(epilogue, *spec_of(work), shape).items()))
 
 
 def lists_of(

@@ -76,6 +76,9 @@ class Workload:
     fused
         Further arguments of `unigemm.matmul` and their values: its scales, and its epilogue's. An
         `ArraySpec` describes an array.
+    groups, along
+        Of a grouped product, whose groups are equal: how many there are, and what they divide, as
+        the options of the command line say it. 0 for another product.
     """
 
     m: int
@@ -88,6 +91,8 @@ class Workload:
     precision: Precision = "ieee"
     into: DType | None = None
     fused: tuple[tuple[str, Any], ...] = ()
+    groups: int = 0
+    along: str = "m"
 
     @property
     def plain(self) -> Workload:
@@ -101,7 +106,12 @@ class Workload:
     @property
     def flops(self) -> int:
         """Floating-point operations, 2 L M N K."""
-        return 2 * self.batch * self.m * self.n * self.k
+        return 2 * self.count * self.m * self.n * self.k
+
+    @property
+    def count(self) -> int:
+        """How many products of M x N x K there are; 1 where groups divide one of these."""
+        return max(self.groups, 1) if self.along == "rows" else self.batch
 
     @property
     def out_dtype(self) -> DType:
@@ -114,8 +124,12 @@ class Workload:
     @property
     def bytes(self) -> int:
         """Bytes of the operands and the result, of the product alone."""
-        read = (self.m * self.k + self.k * self.n) * self.dtype.itemsize
-        return self.batch * (read + self.m * self.n * self.out_dtype.itemsize)
+        of_a, of_b, of_d = (
+            max(1, self.groups) if self.along in stacked else self.batch
+            for stacked in (("n", "rows"), ("m", "rows"), ("k", "rows"))
+        )
+        read = (of_a * self.m * self.k + of_b * self.k * self.n) * self.dtype.itemsize
+        return read + of_d * self.m * self.n * self.out_dtype.itemsize
 
     def arrays(self, device: Device) -> tuple[Any, Any, Any]:
         """Make A, B and a D full of poison on a device."""
@@ -135,6 +149,7 @@ class Workload:
         tail = f"+{self.offset}" if self.offset else ""
         kind = str(self.dtype) if self.precision == "ieee" else self.precision
         into = f"-{self.into}" if self.into else ""
+        size += f" in {self.groups} groups along {self.along}" if self.groups else ""
         fused = "".join(f"+{_word(name, value)}" for name, value in self.fused)
         return f"{size}-{self.layout}-{kind}{into}{tail}{fused}"
 

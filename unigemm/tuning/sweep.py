@@ -28,6 +28,7 @@ from ..planning.registry import backend_named, backend_names
 from ..problem.problem import Problem
 from ..runtime.compile_many import compile_many
 from ..runtime.request import Request
+from ..runtime.words import grouped_specs
 from .measure import Device, Workload, measure
 from .operands import Arrays, Operands, call_of, compact_operands
 
@@ -104,7 +105,9 @@ class Lists:
 
 
 def spec_of(work: Workload) -> tuple[ArraySpec, ArraySpec]:
-    """Return the operands of a problem as `Workload.arrays` lays them out."""
+    """Return the operands of a problem as `Workload.arrays` lays them out, and as groups do."""
+    if work.groups:
+        return grouped_specs(*spec_of(replace(work, groups=0)), work.groups, work.along)[:2]
     lead = () if work.batch == 1 else (work.batch,)
     orders = ["F" if letter == "t" else "C" for letter in work.layout]
     start = work.offset * work.dtype.itemsize
@@ -115,17 +118,29 @@ def spec_of(work: Workload) -> tuple[ArraySpec, ArraySpec]:
     )
 
 
+def given_of(work: Workload) -> dict[str, Any]:
+    """Return what a call of a problem takes beside its operands: its epilogue, ends of groups."""
+    given = dict(work.fused)
+    if work.groups:
+        single = spec_of(replace(work, groups=0))
+        given |= grouped_specs(*single, work.groups, work.along)[2]
+    return given
+
+
 def planned(work: Workload, **options: Any) -> Plan:
     """Plan a problem; the options are those of `unigemm.plan`."""
-    options |= {"precision": work.precision, "dtype": work.out_dtype, **dict(work.fused)}
+    options |= {"precision": work.precision, "dtype": work.out_dtype, **given_of(work)}
     return api.plan(*spec_of(work), **options)
 
 
 def operands_of(work: Workload, plans: Sequence[Plan], device: Device) -> Operands:
     """Return arrays to measure plans of a problem with."""
-    if not work.fused or not plans:
+    given = given_of(work)
+    if not given or not plans:
         return compact_operands(work, device)
-    return call_of(plans[0], Request(*spec_of(work), **dict(work.fused))).operands(device)
+    operation: Any = "grouped" if work.groups else "matmul"
+    request = Request(*spec_of(work), operation=operation, **given)
+    return call_of(plans[0], request).operands(device)
 
 
 def starts(
@@ -339,7 +354,7 @@ def _record(work: Workload, plan: Plan) -> dict[str, Any]:
     backend = backend_named(plan.backend)
     return {
         "problem": str(work),
-        "shape": [work.batch, work.m, work.n, work.k],
+        "shape": [work.count, work.m, work.n, work.k],
         "backend": plan.backend,
         "config": str(plan.config),
         "device": plan.target.name,
@@ -362,6 +377,8 @@ def _described(problem: Problem) -> str:
 
 
 def _baseline(work: Workload, arrays: Arrays, device: Device) -> Callable[[], object]:
+    if work.groups:
+        raise UnsupportedProblem("cuBLAS multiplies one product, or a stack; compare with torch")
     out = work.plain.result(device) if work.fused else arrays.out
     return device.baseline(arrays.a, arrays.b, out, work.precision)
 
