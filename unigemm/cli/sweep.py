@@ -108,22 +108,13 @@ def sweep_command(
     plans = contenders(plans, top, others, seed, lists)
     with show.progress(as_json) as bar:
         task = bar.add_task("compiling")
-        compile_all(
-            plans,
-            jobs,
-            lambda done, of: bar.update(task, completed=done, total=of),
-            strict=False,
-        )
+
+        def done(done: int, of: int) -> None:
+            bar.update(task, completed=done, total=of)
+
+        compile_all(plans, jobs, done, strict=False)
         bar.update(task, description="measuring")
-        records = sweep_into(
-            out,
-            work,
-            plans,
-            device,
-            verify=verify,
-            budget_ms=budget,
-            report=lambda done, of: bar.update(task, completed=done, total=of),
-        )
+        records = sweep_into(out, work, plans, device, verify=verify, budget_ms=budget, report=done)
     rows = sorted(map(row, records), key=lambda each: each["us"] or float("inf"))
     write_csv(out.with_suffix(".csv"), rows)
     if plot is not None:
