@@ -27,6 +27,7 @@ class _Queue:
     """Calls that the host starts one by one, each time."""
 
     calls: tuple[Callable[[], object], ...]
+    clocks: int
 
     def __call__(self) -> None:
         for call in self.calls:
@@ -120,14 +121,20 @@ class CupyDevice:
                 refused = True
             finally:
                 graph = self.stream.end_capture()
-        return _Queue(tuple(calls)) if refused else lambda: graph.launch(self.stream)
+        return self.queued(calls) if refused else lambda: graph.launch(self.stream)
+
+    def queued(
+        self, calls: Sequence[Callable[[], object]], clocks: int = _QUEUEING_CLOCKS
+    ) -> Callable[[], object]:
+        """Return a call that starts others one by one, behind a spin of some clocks for each."""
+        return _Queue(tuple(calls), clocks)
 
     def seconds(self, run: Callable[[], object]) -> float:
         """Time a run between two events."""
         events = self.cupy.cuda.Event(), self.cupy.cuda.Event()
-        queued = len(run.calls) if isinstance(run, _Queue) else 0
+        queued = len(run.calls) * run.clocks if isinstance(run, _Queue) else 0
         with self.stream:
-            self.spin((1,), (1,), (AHEAD_CLOCKS + _QUEUEING_CLOCKS * queued,))
+            self.spin((1,), (1,), (AHEAD_CLOCKS + queued,))
             events[0].record(self.stream)
             run()
             events[1].record(self.stream)
