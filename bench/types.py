@@ -11,6 +11,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def ours(case: Case, a: Any, b: Any) -> Ways:
     ways: Ways = {}
     for how in case.precisions:
         name = "unigemm" if how == "ieee" else f"unigemm {how}"
-        ways[name] = lambda how=how: unigemm.matmul(a, b, precision=how)
+        ways[name] = partial(unigemm.matmul, a, b, precision=how)
     return ways
 
 
@@ -197,7 +198,7 @@ def measured(case: Case, ms: float) -> list[dict[str, Any]]:
     size = sum(x.size if case.library == "cupy" else x.numel() for x in first)
     size *= max(int(x.dtype.itemsize) for x in first)
     sets = [first] + [operands(case) for _ in range(min(4, rotation(size, device.l2_bytes)) - 1)]
-    ways: dict[str, list[Call]] = {}
+    ways: dict[str, list[Callable[[], Any]]] = {}
     errors: dict[str, float] = {}
     for pair in sets:
         for name, call in {**others(case, *pair), **ours(case, *pair)}.items():

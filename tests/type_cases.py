@@ -87,3 +87,30 @@ def check(got, a, b):
     largest = np.max(np.matmul(*wide), initial=0)
     rounding = 8 * float(np.finfo(real).eps)
     np.testing.assert_allclose(got, wanted, rtol=rounding, atol=rounding * largest)
+
+
+#: Types whose sums wrap around, and bool; of int8 alone sums are int32 and rounded.
+EXACT_TYPES = "?hHiIlLB"
+
+
+def drawn_terms(drawn, kind, shape, columns):
+    """Return alpha, beta, c and bias for sums of a type: numbers or arrays, of several types."""
+    kinds = ["?"] if kind == "?" else list("?bBhHiIlL")
+    several = [0, 1] if kind == "?" else [0, 1, -3, 7]
+
+    def factor():
+        value = int(drawn.choice(several))
+        as_array = drawn.integers(2)
+        return np.array([value], "?" if kind == "?" else "l") if as_array else value
+
+    c, bias = (numbers(x, drawn.choice(kinds), int(drawn.integers(99))) for x in (shape, columns))
+    return {"alpha": factor(), "beta": factor(), "c": c, "bias": bias}
+
+
+def fused_exactly(a, b, alpha, beta, c, bias):
+    """Return alpha * (a @ b) + beta * c + bias in the type of the product, which wraps around."""
+    with np.errstate(all="ignore"):
+        sums = np.matmul(a, b)
+        terms = (np.asarray(x).astype(sums.dtype) for x in (alpha, beta, c, bias))
+        alpha, beta, c, bias = terms
+        return (alpha * sums + beta * c + bias).astype(sums.dtype)

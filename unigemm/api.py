@@ -231,6 +231,10 @@ def matmul(
         The result is ``activation(alpha * (a @ b) + beta * c + bias)``. Both are 1 by default. An
         array is read when the work runs. The number 0 leaves its term out, and what is infinite or
         NaN in it: where `beta` is 0, `c` is not read. No other value changes what is done.
+
+        Beside integers (int8 alone, see `dtype`, is another case) and booleans these are whole
+        numbers, `c` and `bias` are such arrays, and all wraps around as the sums do. Other terms
+        need sums that are rounded, which ``dtype="float64"`` makes of integers.
     c : array, optional
         Broadcasts to the product's shape, with any strides. It may be `out` itself (the same view
         of the same memory), which is then added to; memory shared in part is refused.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import os
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ __all__ = [
     "function",
     "is_one_of",
     "number",
+    "refuse_fractions",
     "seconds",
     "shown",
     "truth",
@@ -91,6 +92,22 @@ def number(value: Any, name: str) -> float:
             f"{name} is a {type(value).__name__} that is no float ({error}); pass a number up to "
             "3.4e38"
         ) from error
+
+
+def refuse_fractions(numbers: Mapping[str, float]) -> None:
+    """Refuse numbers that integers are not multiplied by.
+
+    Raises
+    ------
+    UnsupportedProblem
+        One is no whole number, or so large that a float may be another integer.
+    """
+    for name, value in numbers.items():
+        if not (value.is_integer() and abs(value) < 2**53):
+            raise UnsupportedProblem(
+                f"{name} is {value!r} and the sums are integers, which wrap around; pass a whole "
+                "number below 2**53, an array of one integer, or dtype='float64'"
+            )
 
 
 def seconds(value: Any, name: str, unit: str = "seconds") -> float:

@@ -16,13 +16,13 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint8, Uint32, const_expr
 
 from unigemm.problem.dtypes import DType
-from unigemm.problem.epilogue import Beside, Epilogue, arithmetic, evaluate
+from unigemm.problem.epilogue import Beside, Epilogue, evaluate
 from unigemm.problem.problem import Problem
 
 from ..common.epilogue import in_halves
 from ..common.lowering import lowered
 from .device import CUTE_TYPES, FLOAT8_NAMES, global_vector, read, select, unpacked8, write
-from .operations import lists, nearest, operations
+from .operations import exact_operations, lists, nearest, operations
 
 __all__ = [
     "Run", "Site", "arguments_of", "finished", "parted", "prefetch_arrays", "whole_arrays",
@@ -139,16 +139,16 @@ def finished(problem: Problem, taken: tuple, values: list, runs: list[Run], site
     """
     epilogue = problem.epilogue
     assert epilogue is not None
-    kind = CUTE_TYPES[arithmetic(problem.accumulator, problem.d.dtype)]
+    kind = CUTE_TYPES[problem.arithmetic]
     epilogue = lowered(epilogue, problem.d.dtype)
     places, steps, largest, numbers = taken
     arrays = _Arrays(problem, epilogue, places, steps, runs, site, kind)
     found = evaluate(
         epilogue,
-        lists(operations(kind)),
+        lists(operations(kind) if kind.is_float else exact_operations(kind)),
         [value.to(kind) for value in values],
         arrays.read,
-        lambda i: [numbers[i].to(kind)] * len(values),
+        lambda i: [_number(numbers[i], kind)] * len(values),
         lambda value: [kind(nearest(value, kind))] * len(values),
     )
     for i, step in enumerate(epilogue.stores):
@@ -157,7 +157,24 @@ def finished(problem: Problem, taken: tuple, values: list, runs: list[Run], site
         _note_largest(largest[0], found[epilogue.largest], arrays, epilogue, site)
     result = found[epilogue.result]
     half = len(values) // 2 if epilogue.gate else len(values)
+    if not kind.is_float:
+        return [_cut(x, problem.converted) for x in result[:half]]
     return [_rounded(x, problem.d.dtype) for x in result[:half]]
+
+
+def _number(value: Float64, kind: type) -> Any:
+    """Return a number of a call in the type of the arithmetic: a whole one's low bits."""
+    return value.to(kind) if kind.is_float else value.to(Int64).to(kind)
+
+
+def _cut(value: Any, dtype: DType) -> Any:
+    """Return a sum in the type that operands were converted to: its low bits, or whether it is 0.
+
+    D may have another type, which that is converted to.
+    """
+    if dtype is DType.BOOL:
+        return select(value != type(value)(0), Int32(1), Int32(0)).to(Uint8)
+    return value.to(CUTE_TYPES[dtype])
 
 
 def _rounded(value: Any, dtype: DType) -> Any:
@@ -232,7 +249,8 @@ class _Arrays:
             loaded = read(global_vector(where, Uint8, width), width)
             return [unpacked8(loaded[e], dtype).to(self.kind) for e in range(width)]
         loaded = read(global_vector(where, dtype, width), width)
-        return [loaded[e].to(self.kind) for e in range(width)]
+        # What is loaded has lost its sign: a vector of memory has none.
+        return [loaded[e].to(dtype).to(self.kind) for e in range(width)]
 
     def row_of(self, run: Run) -> Int32:
         """Return a run's row, or the last one of D."""

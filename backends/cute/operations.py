@@ -13,7 +13,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Float64
 
-__all__ = ["lists", "nearest", "operations"]
+__all__ = ["exact_operations", "lists", "nearest", "operations"]
 
 _MOST = float.fromhex("0x1.fffffep+127")  # of float32
 _HALF_LOG2_E = -0.7213475204444817
@@ -27,6 +27,8 @@ _BELOW = (
 
 def nearest(value: float, kind: type) -> float:
     """Return a constant as its type has it: the DSL rounds it where it is used, if at all."""
+    if not kind.is_float:
+        return int(value)
     return unpack("f", pack("f", value))[0] if kind is Float32 and abs(value) <= _MOST else value
 
 
@@ -105,6 +107,16 @@ def operations(kind: type) -> dict[str, Callable]:
         "or": lambda x, y: x | y,
         "not": lambda x: x ^ Boolean(True),
         "where": choose,
+    }
+
+
+def exact_operations(kind: type) -> dict[str, Callable]:
+    """Return the operations on integers, which wrap around."""
+    return {
+        "add": lambda x, y: x + y,
+        "mul": lambda x, y: x * y,
+        "eq": lambda x, y: x == y,
+        "where": partial(_choose, kind),
     }
 
 

@@ -37,6 +37,7 @@ class NumpyBackend(Backend):
     takes_fine_scales = True
     takes_epilogues = True
     takes_groups = True
+    takes_conversions = True
 
     def unsupported_reason(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it cannot compute the product on the target; None when it can."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from unigemm.arrays.numpy_arrays import viewer
 from unigemm.problem.canonical import Gemm
-from unigemm.problem.dtypes import DType, numpy_dtype
-from unigemm.problem.epilogue import Beside, Epilogue, arithmetic, evaluate
+from unigemm.problem.dtypes import EXACT, DType, numpy_dtype
+from unigemm.problem.epilogue import Beside, Epilogue, evaluate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +60,7 @@ def compute(
     epilogue
         What to compute.
     kind
-        float32 or float64 (see `arithmetic`).
+        That type (see `Problem.arithmetic`).
     sums, arrays
         Of any type; the arrays broadcast to the sums.
     numbers
@@ -128,7 +128,8 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
 
     problem, epilogue = gemm.problem, gemm.problem.epilogue
     assert epilogue is not None
-    kind = arithmetic(problem.accumulator, problem.d.dtype)
+    kind = problem.arithmetic
+    exact = numpy_dtype(problem.converted) if problem.converted in EXACT else None
     views = views_beside(gemm)
     counts = len(epilogue.arrays), len(epilogue.arrays) + len(epilogue.stored)
 
@@ -142,6 +143,8 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
         sums_of = [x.astype(np.float64) for x in totals]
 
         def finish(sums: np.ndarray, at: _Block, target: np.ndarray) -> None:
+            if problem.converted is DType.BOOL:
+                sums = sums != 0
             values = compute(epilogue, kind, sums, [_cut(x, at) for x in read], rest)
             for x, step in zip(stored, epilogue.stores, strict=True):
                 x[at] = rounded(_filled(values[step], sums.shape), x_dtype(x))
@@ -151,7 +154,11 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
             if largest is not None and values[epilogue.largest].size:  # type: ignore[index]
                 most = np.max(np.abs(values[epilogue.largest]))  # type: ignore[index]
                 largest[...] = np.maximum(largest, most.astype(np.float32))
-            target[...] = rounded(values[epilogue.result], problem.d.dtype)
+            if exact is not None:  # the type that is multiplied, which D's may be wider than
+                own = np.asarray(values[epilogue.result]).astype(exact)
+                target[...] = own.astype(target.dtype)
+            else:
+                target[...] = rounded(values[epilogue.result], problem.d.dtype)
 
         return finish
 

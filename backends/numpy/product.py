@@ -14,7 +14,8 @@ because the product of two scales may be a float32 where one of them is not. Pai
 unpacked before.
 
 BLAS multiplies no integers, and NumPy's own loops are far slower. So blocks of int8 are multiplied
-in float32, with a K so short that their sums are exact, and added up in int32.
+in float32, with a K so short that their sums are exact, and added up in int32. Other integers, of
+products that have an epilogue, are left to those loops.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from unigemm.arrays.numpy_arrays import viewer
 from unigemm.planning.backend import Launcher
 from unigemm.problem.block_scales import blocked_count, blocks_of, row_and_block_places
 from unigemm.problem.canonical import Gemm
-from unigemm.problem.dtypes import DType, numpy_dtype
+from unigemm.problem.dtypes import EXACT, DType, numpy_dtype
 from unigemm.problem.epilogue import Epilogue, Gate
 
 from ..common.factors import LARGE, SMALL
@@ -164,7 +165,9 @@ def _blocked(
 ) -> Launcher:
     import numpy as np
 
-    whole = gemm.problem.accumulator is DType.INT32
+    exact = gemm.problem.converted in EXACT
+    whole = gemm.problem.accumulator is DType.INT32 and not exact
+    truths = gemm.problem.converted is DType.BOOL
     blocks, in_blocks = gemm.problem.blocks, gemm.problem.has_block_scales
     factors = DType.FLOAT32 if whole else gemm.problem.accumulator  # what BLAS multiplies
     factors = DType.FLOAT64 if in_blocks else factors
@@ -193,8 +196,8 @@ def _blocked(
         factor = _factor(scales[-3:]) if gemm.problem.scaled else None
         finish = prepared(brought) if prepared else None
         x, y, z = (view(at) for view, at in zip(views, (a_at, b_at, d_at), strict=True))
-        stage_x = _stage(a, x, (chunk1, chunk0, m, k), native)
-        stage_y = _stage(b, y, (chunk1, chunk0, k, n), native)
+        stage_x = _stage(a, x, (chunk1, chunk0, m, k), native, truths=truths)
+        stage_y = _stage(b, y, (chunk1, chunk0, k, n), native, truths=truths)
         if in_blocks:
             of_x, of_y = (read(int(at)) for read, at in zip(scales_of, scales[:2], strict=True))
             packed = gemm.problem.a.dtype is DType.FLOAT4_E2M1FN_X2
@@ -254,9 +257,13 @@ def _gated(parts: tuple[slice, slice], gate: Gate) -> tuple[slice, ...]:
 
 
 def _stage(
-    what: _Matrix, view: np.ndarray, block: tuple[int, int, int, int], native: np.dtype
-) -> Callable[[_Block], np.ndarray]:
-    """Return a function that gives one block of an operand as BLAS takes it."""
+    what: _Matrix, view: np.ndarray, block: tuple[int, int, int, int], native: np.dtype, *,
+    truths: bool = False,
+) -> Callable[[_Block], np.ndarray]:  # fmt: skip
+    """Return a function that gives one block of an operand as BLAS takes it.
+
+    Of `truths` all but 0 is 1.
+    """
     import numpy as np
 
     l1, l0 = what.shape[:2]
@@ -275,7 +282,8 @@ def _stage(
     def stage(at: _Block) -> np.ndarray:
         source = cut(at)
         ready = _corner(buffer, source.shape)
-        np.copyto(ready, source, casting="unsafe")  # widening: exact
+        # Widening is exact, and of integers the low bits are those of the sums.
+        np.copyto(ready, source.astype(np.bool_) if truths else source, casting="unsafe")
         return ready
 
     return stage

@@ -489,7 +489,7 @@ def test_gates_need_pairs_of_columns():
 
 
 def test_types_that_kernels_do_not_multiply_have_no_epilogue():
-    x = np.eye(2, dtype=np.int32)
+    x = np.eye(2, dtype=np.longdouble)
     with pytest.raises(UnsupportedDtype, match="behind the product"):
         unigemm.matmul(x, x, alpha=2)
 

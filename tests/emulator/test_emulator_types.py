@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from type_cases import SHAPES, TYPES
+from type_cases import EXACT_TYPES, SHAPES, TYPES, drawn_terms, fused_exactly
 from type_cases import check as check_suite
 from type_cases import numbers as suite_numbers
 
@@ -126,6 +126,8 @@ def test_what_casting_forbids_is_refused_before_anything_is_launched():
             unigemm.matmul(b, b, casting="no", dtype="f8")
         with pytest.raises(unigemm.UnsupportedDtype, match="; "):
             unigemm.matmul(a.astype("i4"), b.astype("i4"), bias=np.zeros(4, np.float32))
+        with pytest.raises(unigemm.UnsupportedProblem, match="; "):
+            unigemm.matmul(a.astype("i4"), b.astype("i4"), alpha=0.5)
         assert not gpu.launches
 
 
@@ -134,6 +136,31 @@ def test_an_epilogue_of_mixed_floats_is_that_of_their_common_type():
     with device("sm_90a"):
         got = unigemm.matmul(a, b, alpha=2.0, bias=bias, activation="relu")
     np.testing.assert_array_equal(got, np.maximum(2 * (a.astype("f4") @ b) + bias, 0))
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("kind", EXACT_TYPES)
+def test_an_epilogue_of_integers_wraps_around_as_they_do(kind):
+    drawn = np.random.default_rng(56)
+    a, b = suite_numbers((9, 70), kind), suite_numbers((70, 12), kind, 1)
+    terms = drawn_terms(drawn, kind, (9, 12), (12,))
+    with device("sm_90a"):
+        got = unigemm.matmul(a, b, **terms)
+        out = suite_numbers((9, 12), kind, 2)
+        expected = fused_exactly(a, b, 1, 1, out, 0)
+        unigemm.matmul(a, b, out, c=out)
+    np.testing.assert_array_equal(got, fused_exactly(a, b, **terms))
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_an_array_beside_integers_keeps_its_sign_and_its_size():
+    a, b = numbers((9, 7), "i8"), numbers((7, 12), "i8", 1)
+    with device("sm_90a"):
+        for kind in ("i1", "u1", "i2", "u2", "u4", "u8"):
+            bias = numbers((12,), kind, 2)
+            np.testing.assert_array_equal(
+                unigemm.matmul(a, b, bias=bias), a @ b + bias.astype("i8")
+            )
 
 
 @pytest.mark.parametrize("columns", [50, 52])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from type_cases import SHAPES, TYPES
+from type_cases import EXACT_TYPES, SHAPES, TYPES, drawn_terms, fused_exactly
 from type_cases import check as check_suite
 from type_cases import numbers as suite_numbers
 
@@ -121,3 +121,14 @@ def test_shapes_and_types_of_cupys_suite_are_numpys(left):
                 a, b = suite_numbers(first, left), suite_numbers(second, right, 1)
                 got = cupy.asnumpy(unigemm.matmul(cupy.asarray(a), cupy.asarray(b)))
                 check_suite(got, a, b)
+
+
+@pytest.mark.parametrize("kind", EXACT_TYPES)
+def test_an_epilogue_of_integers_wraps_around_as_they_do(kind):
+    drawn = np.random.default_rng(56)
+    for m, n, k in ((70, 33, 1000), (1, 40, 70)):
+        a, b = suite_numbers((m, k), kind), suite_numbers((k, n), kind, 1)
+        terms = drawn_terms(drawn, kind, (m, n), (n,))
+        given = {name: cupy.asarray(x) if np.ndim(x) else x for name, x in terms.items()}
+        got = unigemm.matmul(cupy.asarray(a), cupy.asarray(b), **given)
+        np.testing.assert_array_equal(cupy.asnumpy(got), fused_exactly(a, b, **terms))

@@ -15,6 +15,7 @@ from ..errors import UnsupportedProblem
 from ..problem.block_scales import BLOCKS, refuse_elements
 from ..problem.dtypes import (
     CONVERTED,
+    EXACT,
     FLOAT8,
     HOST_INPUTS,
     DType,
@@ -232,7 +233,8 @@ def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
         if reason is not None:
             return reason
         kind = other = problem.converted
-        offered = outputs(kind) if problem.epilogue is not None else CONVERTED
+        rounded = problem.epilogue is not None and kind not in EXACT
+        offered = outputs(kind) if rounded else CONVERTED
     elif kind in HOST_INPUTS and not on_host:
         return f"{kind} is multiplied on the host only"
     if kind is DType.INT8 and on_host:
@@ -251,9 +253,9 @@ def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
     if reason is not None:
         return reason
     if problem.epilogue is not None:
-        if kind in HOST_INPUTS:
+        if kind in HOST_INPUTS and problem.converted is None:
             return f"products of {kind} have no epilogue"
-        reason = flaw(problem.epilogue)
+        reason = flaw(problem.epilogue, exact=problem.converted in EXACT)
         if reason is not None:
             return reason
     return _blocks_flaw(problem.blocks, a.dtype, b.dtype)
@@ -262,7 +264,7 @@ def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
 def _conversion_flaw(problem: Problem, *, on_host: bool) -> str | None:
     """Say why operands are not converted so; None where they may be."""
     kinds = problem.a.dtype, problem.b.dtype, problem.converted
-    if on_host or any(kind not in CONVERTED for kind in kinds):
+    if (on_host and problem.epilogue is None) or any(kind not in CONVERTED for kind in kinds):
         return f"{kinds[0]} and {kinds[1]} are not read as {kinds[2]}"
     if problem.scaled or problem.blocks is not None or problem.groups is not None:
         return "operands that are converted have neither scales nor groups"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPLEX",
     "CONVERTED",
+    "EXACT",
     "FLOAT8",
     "HOST_INPUTS",
     "INPUTS",
@@ -117,6 +118,8 @@ INTEGERS: tuple[DType, ...] = (
     DType.UINT32,
     DType.UINT64,
 )
+#: The types whose sums are exact, modulo a power of two.
+EXACT: tuple[DType, ...] = (DType.BOOL, *INTEGERS)
 #: The types that NumPy's own matmul multiplies in host memory, with sums of the same type.
 HOST_INPUTS: tuple[DType, ...] = (
     DType.BOOL,
@@ -214,9 +217,7 @@ def converted_accumulator(dtype: DType) -> DType:
     """
     if dtype in (DType.INT64, DType.UINT64):
         return DType.INT64
-    if dtype in INTEGERS or dtype is DType.BOOL:
-        return DType.INT32
-    return accumulator(dtype)
+    return DType.INT32 if dtype in EXACT else accumulator(dtype)
 
 
 def real_part(dtype: DType) -> DType:

@@ -14,13 +14,14 @@ from math import isfinite
 from typing import Any, Literal
 
 from ..forks import cached_property
-from .dtypes import DType
+from .dtypes import EXACT, DType
 from .matrix import Major, MatrixType
 
 __all__ = [
     "BOOLEANS",
     "MOST_ARRAYS",
     "OF_BOOLEANS",
+    "OF_EXACT",
     "OPERATIONS",
     "RESULTS",
     "Beside",
@@ -41,6 +42,8 @@ OPERATIONS: dict[str, int] = {
     **dict.fromkeys(("lt", "le", "eq", "ne", "and", "or"), 2),
     "where": 3,
 }
+#: What is done to integers.
+OF_EXACT = frozenset(("add", "mul", "eq", "where"))
 BOOLEANS = frozenset(("lt", "le", "eq", "ne", "and", "or", "not"))
 OF_BOOLEANS = frozenset(("and", "or", "not"))
 #: Where steps begin: the sums, an array or number of the call, a constant; and what makes one
@@ -326,10 +329,10 @@ def excess(epilogue: Epilogue) -> str | None:
     return None
 
 
-def flaw(epilogue: Epilogue) -> str | None:
+def flaw(epilogue: Epilogue, *, exact: bool = False) -> str | None:
     """Say why an epilogue that comes from outside is none; None where it may be one.
 
-    Its fields have their types.
+    Its fields have their types. It may be of `exact` sums, which are integers.
     """
     steps = epilogue.steps
     if not steps or steps[0] != Step("sums") or epilogue.numbers < 0:
@@ -343,7 +346,7 @@ def flaw(epilogue: Epilogue) -> str | None:
         if reason is not None:
             return f"step {i} of the epilogue, {step.op[:20]!r}, {reason}"
         sides.append(side)
-    return _outcome_flaw(epilogue, sides)
+    return _exact_flaw(epilogue, exact) or _outcome_flaw(epilogue, sides)
 
 
 def _step_flaw(epilogue: Epilogue, i: int, sides: list[str]) -> tuple[str | None, str]:
@@ -392,6 +395,24 @@ def _constant_flaw(step: Step) -> str | None:
     )
 
 
+def _exact_flaw(epilogue: Epilogue, exact: bool) -> str | None:
+    """Say what of an epilogue is for other sums."""
+    kinds = EXACT if exact else RESULTS
+    for x in epilogue.beside:
+        if x.matrix.dtype not in kinds:
+            return f"{x.matrix} is no array of an epilogue of such sums"
+    if not exact:
+        return None
+    for step in epilogue.steps:
+        if step.op not in (*_SOURCES, *OF_EXACT):
+            return f"{step.op} is no operation on integers"
+        if step.op == "constant" and not float.fromhex(step.value).is_integer():
+            return "a constant beside integers is whole"
+    if epilogue.stored or epilogue.totalled or epilogue.gate or epilogue.largest is not None:
+        return "beside integers D alone is written"
+    return None
+
+
 def _outcome_flaw(epilogue: Epilogue, sides: list[str]) -> str | None:
     ends = [epilogue.result, *epilogue.stores, *epilogue.totals]
     ends += [epilogue.largest] if epilogue.largest is not None else []
@@ -415,6 +436,6 @@ def _outcome_flaw(epilogue: Epilogue, sides: list[str]) -> str | None:
     for x in epilogue.beside:
         majors: dict[str, tuple[Major, ...]] = {"m": ("m", "strided"), "n": ("n", "strided")}
         allowed = majors.get(x.along, ("m", "n", "strided"))
-        if x.matrix.major not in allowed or x.matrix.dtype not in RESULTS:
+        if x.matrix.major not in allowed:
             return f"{x.matrix} is no array of an epilogue"
     return None

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..forks import cached_property
-from .dtypes import DType, accumulator, converted_accumulator
-from .epilogue import Epilogue
+from .dtypes import EXACT, DType, accumulator, converted_accumulator
+from .epilogue import Epilogue, arithmetic
 from .groups import Groups
 from .matrix import Major, MatrixType
 from .scales import Scales
@@ -80,7 +80,8 @@ class Problem:
     `epilogue` computes something of its sums before they are rounded, and D is the outcome. One
     with `groups` is many products, whose sizes are on the device. One that is `converted` has
     operands that are converted to that type where they are read, which also decides what the sums
-    are in; D is of that type, or what such sums are rounded to.
+    are in; D is of that type, or what such sums are rounded to. Its epilogue is in the type of the
+    sums where they are exact.
 
     D is never "m"-major: `unigemm.problem.canonical` states such a product as its transpose, D' =
     B' A'. (A backend may turn a product again, for a kernel of its own: `Config.swap_ab`.)
@@ -114,6 +115,13 @@ class Problem:
         if self.converted is not None:
             return converted_accumulator(self.converted)
         return accumulator(self.a.dtype)
+
+    @property
+    def arithmetic(self) -> DType:
+        """The type that the steps of an epilogue compute in; integers wrap around."""
+        if self.converted in EXACT:
+            return self.accumulator
+        return arithmetic(self.accumulator, self.d.dtype)
 
     def __hash__(self) -> int:
         return self._hash

@@ -34,6 +34,7 @@ from ..planning.select import _failed, _named, _planner, plan_gemm, target_of
 from ..planning.target import CPU, Target
 from ..planning.validation import checked, on_device, typed
 from ..problem.canonical import Gemm
+from ..problem.dtypes import EXACT
 from ..problem.grouped import Form
 from ..problem.overlap import overlaps_itself
 from .bound import Arrays, Bound, called, refuse_shared, taking
@@ -114,8 +115,8 @@ def bind(library: Library, request: Request) -> Bound:
 
 
 def _converting(library: Library, request: Request, options: Options, *, fused: bool) -> Options:
-    """Return the options of a call with what a GPU converts its operands to."""
-    if host_view(library, request.a, "a") is not None:
+    """Return the options of a call with what kernels convert its operands to."""
+    if host_view(library, request.a, "a") is not None and not fused:
         return options
     named = dict(zip(("a", "b", "out"), (request.a, request.b, *request.results), strict=False))
     operands = {name: library.operand(x, name) for name, x in named.items()}
@@ -193,6 +194,7 @@ def _bound(
         factors=scales.factors,
         brought=taking([at[name] for name in names]),
         numbers=() if fusion is None else fusion.numbers,
+        whole=options.converted in EXACT,
         **_of_groups(form, at, scales, index),
     )
     if empty or fill or without:
@@ -265,8 +267,9 @@ def _fused(
     layouts = (own, other, None if z is None else z.layout)
     on_host = x.device == HOST
     stated_for = partial(
-        fusion_for, given, layouts, see, options.dtype, in_place, on_host=on_host, form=options.form
-    )
+        fusion_for, given, layouts, see, options.dtype, in_place, on_host=on_host,
+        form=options.form, exact=options.converted in EXACT,
+    )  # fmt: skip
     fusion = stated_for()
     if isinstance(options.plan, Plan) and _differ(options.plan, fusion):
         fusion = stated_for(for_any=True)

@@ -119,6 +119,8 @@ class Bound:
         of the epilogue's arrays.
     numbers
         Names of the epilogue's numbers.
+    whole
+        Whether those have to be whole.
     ends
         Place of the ends of groups, which a launcher takes last; -1 for none.
     steps
@@ -145,6 +147,7 @@ class Bound:
     factors: tuple[str, ...] = ()
     brought: Callable[[Sequence[int]], tuple[int, ...]] = nothing
     numbers: tuple[str, ...] = ()
+    whole: bool = False
     ends: int = -1
     steps: tuple[int, ...] = ()
     check: Callable[[int], None] | None = None

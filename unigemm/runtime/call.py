@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from .. import hooks
-from ..arguments import number
+from ..arguments import number, refuse_fractions
 from ..arrays.axes import along_axes
 from ..arrays.libraries import as_array, library_of, one_library
 from ..arrays.library import KNOWN, Library
@@ -221,6 +221,8 @@ def run(
             extra, places = _more_results(library, bound, arrays, places)
         more = bound.brought(places)
         if bound.numbers:
+            if bound.whole:
+                refuse_fractions(numbers)
             more = (*more, *map(numbers.__getitem__, bound.numbers))
         if bound.scales:
             more = (*_of_scales(bound, places, numbers), *more)

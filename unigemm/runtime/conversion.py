@@ -1,18 +1,20 @@
-"""Products on a GPU whose operands are converted where they are read: mixed types, and integers.
+"""Products whose operands are converted where they are read: mixed types, and integers.
 
-Which type they are converted to, and what the result is, NumPy's promotion says, as on the host.
+Which type they are converted to, and what the result is, NumPy's promotion says. So GPUs compute
+them, and the host where there is an epilogue: other such products there are NumPy's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..arrays.operands import HostArray, Operand, parse_dtype
 from ..problem.canonical import Layout
 from ..problem.dtypes import (
     CONVERTED,
+    EXACT,
     INPUTS,
     fused_output_dtypes,
     may_multiply,
@@ -35,7 +37,7 @@ def read_as(x: Described, options: Options) -> Described:
 def with_conversion(
     named: Mapping[str, Operand | Layout], options: Options, *, fused: bool, promotes: bool
 ) -> Options:
-    """Return the options of a product on a GPU, with the type that its operands are converted to.
+    """Return the options of a product of kernels, with the type that its operands are converted to.
 
     Parameters
     ----------
@@ -77,15 +79,16 @@ def with_conversion(
     x, y, z = arrays
     assert x is not None
     assert y is not None
-    if fused and z is not None:  # whose type the epilogue decides
-        z = None
-    product = numpy_product(
-        x, y, z, options.dtype if not fused else None, options.casting, promotes=promotes
-    )
+    result: tuple[HostArray | None, Any] = (None, None) if fused else (z, options.dtype)
+    product = numpy_product(x, y, *result, options.casting, promotes=promotes)
+    if fused and product is not None and parse_dtype(product.loop[0]) in EXACT:
+        # Of rounded sums the epilogue decides what D is; these become D as without one.
+        product = numpy_product(x, y, z, options.dtype, options.casting, promotes=promotes)
     if product is None:
         return options
     first, second = (parse_dtype(kind) for kind in product.loop[:2])
     if first is not second or first not in CONVERTED:
         return options
-    dtype = options.dtype if fused else parse_dtype(product.dtype)
+    rounded = fused and first not in EXACT
+    dtype = options.dtype if rounded else parse_dtype(product.dtype)
     return replace(options, converted=first, dtype=dtype)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..arguments import is_one_of, number, shown
+from ..arguments import is_one_of, number, refuse_fractions, shown
 from ..arrays.array_spec import ArraySpec
 from ..arrays.operands import Operand, output_dtype
 from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import Layout, gated_shape, result_shape
-from ..problem.dtypes import DType
+from ..problem.dtypes import EXACT, DType
 from ..problem.epilogue import RESULTS, Beside, Epilogue, Step, excess
 from ..problem.grouped import Form
 from ..problem.matrix import MatrixType
@@ -27,6 +27,8 @@ __all__ = [
 _LAYOUTS = ("interleaved", "halves")
 _SCALES = ("scale_a", "scale_b")  # of lines, or of integers
 _FLOATS = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+#: What there is for sums of integers, which wrap around.
+_OF_EXACT = ("alpha", "beta", "c", "bias")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def fusion_of(
     *,
     for_any: bool = False,
     form: Form | None = None,
+    exact: bool = False,
 ) -> Fusion:
     """Check the arguments of an epilogue, and state what they ask for.
 
@@ -90,6 +93,8 @@ def fusion_of(
         For any numbers. Else terms whose factors are the number 0 are left out.
     form
         Of a grouped product.
+    exact
+        Sums are of integers or booleans that are converted as they are read.
 
     Raises
     ------
@@ -98,7 +103,9 @@ def fusion_of(
     """
     shape = result_shape(*shapes) if form is None else form.shape
     _refuse_mixtures(given)
-    builder = _Builder(given, shape, see, form)
+    if exact:
+        _refuse_rounded(given)
+    builder = _Builder(given, shape, see, form, exact=exact)
     if "epilogue" in given:
         return _of_function(builder, dtype)
     gated = given.get("activation") in _gated()
@@ -117,15 +124,26 @@ def fusion_for(
     on_host: bool,
     for_any: bool = False,
     form: Form | None = None,
+    exact: bool = False,
 ) -> Fusion:
     """Return `fusion_of` for the layouts of `a`, `b` and `out`, and the dtype that is asked for."""
     a, b, out = layouts
     dtype = None
-    if "epilogue" in given:  # which may return more results of that type
+    if "epilogue" in given and not exact:  # which may return more results of that type
         asked = out.dtype if asked is None and out is not None else asked
         dtype = output_dtype(asked, a, b, on_host=on_host, fused=True)
     shapes = a.shape, b.shape
-    return fusion_of(given, shapes, see, in_place, dtype, for_any=for_any, form=form)
+    return fusion_of(given, shapes, see, in_place, dtype, for_any=for_any, form=form, exact=exact)
+
+
+def _refuse_rounded(given: Mapping[str, Any]) -> None:
+    """Refuse what is computed of rounded sums only."""
+    for name in given:
+        if name not in _OF_EXACT:
+            raise UnsupportedProblem(
+                f"{name.partition('.')[0]} is for sums that are rounded and these are of integers; "
+                f"pass dtype='float64', or what these have: {', '.join(_OF_EXACT)}"
+            )
 
 
 def _gated() -> Mapping[str, Any]:
@@ -190,9 +208,10 @@ class _Builder:
 
     def __init__(
         self, given: Mapping[str, Any], shape: tuple[int, ...], see: Callable[[Any, str], Any],
-        form: Form | None = None,
+        form: Form | None = None, *, exact: bool = False,
     ) -> None:  # fmt: skip
         self.given, self.shape, self.see, self.form = given, shape, see, form
+        self.exact = exact
         self.read: dict[str, Layout] = {}
         self.written: dict[str, Layout] = {}
         self.totals: dict[str, Layout] = {}
@@ -205,12 +224,15 @@ class _Builder:
         """Take a number, or an array that is read: of one element, or that broadcasts."""
         value = self.given[name]
         if isinstance(value, numbers.Number) and not hasattr(value, "__array_interface__"):
-            number(value, name)
+            given = number(value, name)
+            if self.exact:
+                refuse_fractions({name: given})
         if isinstance(value, numbers.Real):
             self.arguments[argument] = ("number", len(self.numbers))
             self.numbers.append(name)
             return
         layout = _layout(self.see(value, name))
+        dtypes = EXACT if self.exact else dtypes
         if layout.dtype not in dtypes:
             raise UnsupportedDtype(
                 f"{name} is {layout.dtype}; use {', '.join(d.value for d in dtypes)}"
@@ -305,7 +327,7 @@ def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
     unread = frozenset() if for_any else _unread(given)
     if unread:  # it has been checked
         kept = {name: value for name, value in given.items() if name not in unread}
-        builder = _Builder(kept, builder.shape, builder.see, builder.form)
+        builder = _Builder(kept, builder.shape, builder.see, builder.form, exact=builder.exact)
         _take_all(builder)
     if "preact_out" in given:
         builder.written["preact_out"] = builder.result("preact_out", _FLOATS)

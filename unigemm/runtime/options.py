@@ -22,7 +22,7 @@ from ..planning.registry import backend_names
 from ..planning.target import Target
 from ..problem.block_scales import refuse_elements
 from ..problem.canonical import Gemm, Layout, canonical, gated_shape, result_shape
-from ..problem.dtypes import CONVERTED, FLOAT8, INPUTS, DType
+from ..problem.dtypes import CONVERTED, EXACT, FLOAT8, INPUTS, DType
 from ..problem.epilogue import Epilogue
 from ..problem.grouped import Form, grouped
 from ..problem.problem import PRECISIONS
@@ -103,7 +103,7 @@ def describe(
     if options.converted is not None:
         a, b = replace(a, dtype=options.converted), replace(b, dtype=options.converted)
     fused = options.epilogue is not None
-    if options.converted is None or fused:
+    if options.converted is None or (fused and options.converted not in EXACT):
         dtype = output_dtype(asked, a, b, on_host=on_host, fused=fused)
     else:  # checked by NumPy's rules
         dtype = parse_dtype(asked if out is None else out.dtype)

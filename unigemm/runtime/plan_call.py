@@ -18,7 +18,7 @@ from ..planning.select import plan_gemm, target_of
 from ..planning.target import CPU, Target, check_target, device_count, named_target
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
-from ..problem.dtypes import DType
+from ..problem.dtypes import EXACT, DType
 from .conversion import read_as, with_conversion
 from .converted_copies import dtype_of_copies
 from .fusion import fusion_for
@@ -121,11 +121,12 @@ def plan_call(
         named["a"], named["b"] = promoted(a, b)
     hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
     place = _target_for(target, named, hosts)
-    if place.is_gpu:
+    if place.is_gpu or given:
         seen = {n: _described(x, n) for n, x in named.items()}
         may = all(library.promotes for library in libraries.values())
         options = with_conversion(seen, options, fused=bool(given), promotes=may)
-        dtype = dtype_of_copies(seen, options, place, fused=bool(given)) if may else None
+        copies = may and place.is_gpu
+        dtype = dtype_of_copies(seen, options, place, fused=bool(given)) if copies else None
         if dtype is not None:  # the product of these is planned
             named |= {n: _copied(seen[n], dtype) for n in "ab" if seen[n].dtype is not dtype}
             options = replace(options, converted=None)
@@ -177,6 +178,7 @@ def _with_epilogue(
         in_place,
         on_host=on_host,
         form=options.form,
+        exact=options.converted in EXACT,
     )
     return replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
 

@@ -22,7 +22,7 @@ from ..forks import cached_property
 from ..grouped import grouped_matmul
 from ..planning.plan import Plan
 from ..problem.canonical import MAX_ALIGNMENT, gated_shape, result_shape
-from ..problem.dtypes import DType
+from ..problem.dtypes import EXACT, DType
 from ..problem.problem import Problem
 from ..runtime.fusion import Fusion, fusion_for
 from ..runtime.grouped import form_asked
@@ -326,6 +326,7 @@ def call_of(first: Plan, request: Request) -> Call:
         fusion = fusion_for(
             given, (x.layout, y.layout, z.layout), lambda spec, name: spec.layout, None,
             given.get("c") is z, on_host=not first.target.is_gpu, form=form,
+            exact=first.problem.converted in EXACT,
         )  # fmt: skip
     ends, described = None, dict[str, Any]()
     if form is not None and form.groups is not None:
