@@ -440,7 +440,7 @@ def test_scales_reach_the_kernel_on_every_way_to_a_launch(gpu, stream, with_out,
     for device_memory in (0, 64):
         backend.workspace = device_memory
         dispatch.forget()
-        KNOWN[cupy.ndarray].table.clear()
+        KNOWN[cupy.ndarray].forget()
         unigemm.matmul(a, b, out, scale_a=scale, scale_b=0.5, stream=stream)
         assert seen[-1][5:] == (scale.data.ptr, 0, 0.5)
 

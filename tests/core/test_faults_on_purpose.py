@@ -225,7 +225,7 @@ def as_at_the_start(cache: Path) -> None:
     default_cache.cache_clear()
     bind.forget()
     for library in {id(each): each for each in KNOWN.values()}.values():
-        library.table.clear()
+        library.forget()
 
 
 @pytest.fixture

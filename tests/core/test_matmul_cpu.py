@@ -65,13 +65,13 @@ def test_blocks_of_any_size_make_up_the_product(case, tile, budget):
     backend.NumpyBackend.bind = lambda self, plan, gemm, kernel: product.bind_product(gemm, tile)
     product._BUDGET, product._TINY = budget, 0
     for library in unigemm.arrays.libraries.KNOWN.values():
-        library.table.clear()
+        library.forget()
     try:
         check_case(NUMPY, case)
     finally:
         backend.NumpyBackend.bind, product._BUDGET, product._TINY = before
         for library in unigemm.arrays.libraries.KNOWN.values():
-            library.table.clear()
+            library.forget()
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16, DType.INT8], ids=str)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from typing import Any
@@ -42,12 +42,15 @@ def cupy_library() -> Library:
     def read(x: Any) -> tuple[int, Hashable]:
         memory = x.data
         at = memory.ptr
-        return at, (x.shape, x.strides, x.dtype, memory.device_id, at & 15)
+        # Whether it has memory: that may be given back by hand, as ``x.data.mem.free()`` does.
+        held = memory.mem.ptr != 0
+        return at, (x.shape, x.strides, x.dtype, memory.device_id, at & 15, held)
 
     def operand(x: Any, name: str) -> Operand:
         dtype = parse_dtype(x.dtype, name)
         pointer = x.data.ptr
-        _check_held((x,), (name,), (pointer,), (x.size,))
+        if x.size and not x.data.mem.ptr:  # CuPy's pool may have given it to another array
+            raise UnsupportedProblem(f"{name} has lost its memory, which was freed; make it again")
         strides = element_strides(x.strides, x.shape, dtype, pointer, name)
         device = Device("cuda", x.data.device_id)
         return checked_operand(name, pointer, x.shape, strides, dtype, device)
@@ -67,27 +70,11 @@ def cupy_library() -> Library:
         current_device=cupy.cuda.runtime.getDevice,
         current_stream=lambda index: cupy.cuda.get_current_stream(index).ptr,
         context=_context,
-        hold=_check_held,
         graph_memory=_graph_memory,
         promotes=True,
         transpose=cupy.transpose,
         views=views_by(cupy),
     )
-
-
-def _check_held(
-    arrays: Sequence[Any], names: Sequence[str], places: Sequence[int], reach: Sequence[int]
-) -> None:
-    """Refuse arrays whose memory was given back by hand, as ``x.data.mem.free()`` does.
-
-    Raises
-    ------
-    UnsupportedProblem
-        It was. CuPy's pool may have given the memory to another array.
-    """
-    for x, name, size in zip(arrays, names, reach, strict=False):
-        if size and not x.data.mem.ptr:
-            raise UnsupportedProblem(f"{name} has lost its memory, which was freed; make it again")
 
 
 _LEGACY_STREAMS = (0, 1)  # they cannot be captured, and asking whether they are may fail

@@ -436,13 +436,13 @@ def _views(arrays: Library, kind: type[HostView]) -> Library:
         operand=_operand,
         claim=_claim,
         zero=lambda x: arrays.zero(native(x)),
-        hold=None,  # an export keeps its memory
         numpy_errors=False,
         host=None,
         promotes=False,
         transpose=None,
         views=None,
         table={},
+        alike={},
     )
     return core
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,11 @@ from typing import Any
 from ..problem.dtypes import DType
 from .operands import Device, HostArray, Operand
 
-__all__ = ["KNOWN", "WRITTEN", "Library", "Views", "is_written"]
+__all__ = ["KNOWN", "WRITTEN", "Again", "Library", "Views", "again", "is_written"]
+
+#: Takes arrays, and returns their addresses; None, or any exception, if they are not as those that
+#: it was made for. It runs on every call.
+Again = Callable[[Sequence[Any]], list[int] | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +51,8 @@ class Library:
         The name of one array in sentences, such as ``"a PyTorch tensor"``.
     read
         Takes an array and returns the address of its first element, and a hashable value of
-        everything that decides which kernel runs, the address's remainder by 16 among them. It runs
-        on every call. It may raise any exception where `operand` would raise.
+        everything that decides which kernel runs, the address's remainder by 16 among them. It may
+        raise any exception where `operand` would raise.
     operand
         Takes an array and its name for errors; checks it and returns an `Operand`.
     claim
@@ -75,13 +79,18 @@ class Library:
         that belongs to the graph that the stream captures; None if it captures nothing. The field
         is None for a library whose own allocator keeps the memory of a graph.
     ask
-        Runs once on every call, before `read`. It raises if a mode of the library would have to
-        see the product, and returns whether `operand` must look at each array of a known call too.
-        None for a library without such modes.
+        Runs once on a call, before `read`. It raises if a mode of the library would have to see the
+        product, and returns whether `operand` must look at each array of a known call too. None for
+        a library without such modes.
+    again
+        Takes arrays, and how many bytes from their addresses a call reads or writes; returns what
+        `again` returns, which also looks whether the arrays have as many, and does what `ask` does.
+        None where reading each array does.
     hold
-        Runs on every call. Takes arrays, their names for errors, their addresses and how many bytes
-        from there are read or written, and raises if their memory has lost some of them since the
-        first call of their kind. None for a library whose arrays keep their memory.
+        Takes arrays, their names for errors, their addresses and how many bytes from there are read
+        or written, and raises if their memory has lost some of them. It runs on every call that
+        `again` has not looked at. None for a library whose arrays keep their memory, or show by
+        `read` that they do not.
     numpy_errors
         Whether `numpy.errstate` decides what becomes of floating-point errors.
     opened
@@ -98,7 +107,9 @@ class Library:
     views
         Other views of arrays, and copies; None for arrays that are opened as views first.
     table
-        Bound calls by key, filled by `unigemm.runtime.bind`.
+        Bound calls by key, filled by `unigemm.runtime.call`.
+    alike
+        The same by less than a key, each with what `again` returned for its arrays.
     """
 
     name: str
@@ -114,6 +125,7 @@ class Library:
     current_stream: Callable[[int], int] = lambda index: 0
     context: Callable[[int, int | None], AbstractContextManager[Any]] = lambda i, s: nullcontext()
     ask: Callable[[], bool] | None = None
+    again: Callable[[Sequence[Any], Sequence[int]], Again] | None = None
     hold: Callable[..., None] | None = None
     numpy_errors: bool = False
     graph_memory: Callable[[int, int], AbstractContextManager[int] | None] | None = None
@@ -123,6 +135,34 @@ class Library:
     transpose: Callable[[Any, tuple[int, ...]], Any] | None = None
     views: Views | None = None
     table: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    alike: dict[Hashable, tuple[tuple[Any, Again], ...]] = field(default_factory=dict, repr=False)
+
+    def forget(self) -> None:
+        """Forget all bound calls."""
+        self.table.clear()
+        self.alike.clear()
+
+
+def again(library: Library, arrays: Sequence[Any], reach: Sequence[int]) -> Again:
+    """Return a function that knows arrays like those of a call: see `Library.again`."""
+    if library.again is not None:
+        return library.again(arrays, reach)
+    assert library.ask is None
+    read = library.read
+    kept = [(type(x), read(x)[1]) for x in arrays]
+
+    def places(given: Sequence[Any]) -> list[int] | None:
+        found = []
+        for x, (kind, own) in zip(given, kept, strict=True):
+            if type(x) is not kind:
+                return None
+            at, now = read(x)
+            if now != own:
+                return None
+            found.append(at)
+        return found
+
+    return places
 
 
 #: Array types met so far. No lock is needed: a type is added once and never changed.

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
 from ..problem.overlap import byte_span
 
-__all__ = ["check_held", "checked_pointer", "refuse_type", "watchers"]
+__all__ = ["check_held", "checked_pointer", "comparison", "private", "refuse_type", "watchers"]
 
 # PyTorch has no public functions for these, but has had these names since version 2.0.
 _PRIVATE = (
@@ -68,7 +68,8 @@ def refuse_type(kind: type, name: str) -> None:
     raise LibraryMismatch(f"{name} is a {kind.__qualname__}, {advice}")
 
 
-def _private(name: str) -> Any:
+def private(name: str) -> Any:
+    """Return what ``torch._C`` has by a name; None in versions without."""
     import torch
 
     found: Any = torch._C
@@ -92,7 +93,7 @@ def watchers() -> Callable[[], bool]:
     """
     import torch
 
-    lacking = [f"torch._C.{name}" for name in _PRIVATE if _private(name) is None]
+    lacking = [f"torch._C.{name}" for name in _PRIVATE if private(name) is None]
     if getattr(torch.autograd.forward_ad, "_current_level", None) is None:
         lacking.append("torch.autograd.forward_ad._current_level")
     if lacking:
@@ -101,7 +102,7 @@ def watchers() -> Callable[[], bool]:
             "that expect to see each operation; use PyTorch 2.0 to 2.13, or pass x.numpy() "
             "(cupy.asarray(x) on a GPU)"
         )
-    dispatch_modes, function_modes, transform, _ = map(_private, _PRIVATE)
+    dispatch_modes, function_modes, transform, _ = map(private, _PRIVATE)
     forward = torch.autograd.forward_ad
 
     def refuse_watchers() -> bool:
@@ -159,7 +160,7 @@ def checked_pointer(x: Any, name: str) -> int:
             f"{name} is being traced by torch.jit.trace, which would keep this product's result "
             "as a constant; call unigemm outside of the traced function"
         )
-    if _private("_functorch.is_functorch_wrapped_tensor")(x):
+    if private("_functorch.is_functorch_wrapped_tensor")(x):
         raise UnsupportedProblem(
             f"{name} is a wrapper of torch.func (vmap, grad, jvp, functionalize), with no memory "
             "of its own; call unigemm outside of torch.func's transforms, on tensors that do not "
@@ -212,6 +213,41 @@ def check_held(
                 f"{name} reaches behind its storage, which has {len(storage)} bytes (it was "
                 "resized); refill it first"
             )
+
+
+def comparison(tensors: Sequence[Any]) -> Callable[..., bool] | None:
+    """Return what compares as many tensors with these; None in versions of PyTorch without.
+
+    The guards of `torch.compile` compare all tensors of a call at once, in a tenth of the time that
+    Python takes: types, dispatch keys, dtypes, devices, extents, strides, and whether they require
+    gradients. Views that stand for other numbers, names, transforms and modes show by those keys.
+
+    Tensors without storage or strides would end the process: ask for both first.
+    """
+    return _guard(tensors) if _is_guarded() else None
+
+
+def _guard(tensors: Sequence[Any]) -> Callable[..., bool]:
+    guards = private("_dynamo.guards.TensorGuards")
+    return guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+
+
+@lru_cache(maxsize=1)
+def _is_guarded() -> bool:
+    """Whether the guards, which are no public part of PyTorch, see what they are used for."""
+    import torch
+
+    with torch.inference_mode(False), torch.enable_grad():
+        probe, other = torch.empty(2, 3, device="cpu"), torch.empty(2, 3, device="cpu")
+        unlike = (
+            probe.int(), probe.t(), probe[:1], torch.empty(2, 6, device="cpu")[:, ::2],
+            probe._neg_view(), probe.clone().requires_grad_(), torch.nn.Parameter(probe),
+        )  # fmt: skip
+        try:
+            same = _guard((probe, other))
+        except Exception:  # none, or with other arguments
+            return False
+        return same(other, probe) and not any(same(probe, x) for x in unlike)
 
 
 def _refuse_kind(x: Any, name: str) -> None:

@@ -437,7 +437,7 @@ def replan() -> None:
     """Drop all plans and bound calls; loaded kernels stay."""
     _planner.cache_clear()
     for library in KNOWN.values():
-        library.table.clear()
+        library.forget()
 
 
 def forget() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from ..arrays.library import is_written
+from ..arrays.library import Library, is_written
 from ..arrays.operands import Operand
 from ..errors import OverlapError
 from ..planning.backend import Launcher
@@ -20,6 +20,7 @@ __all__ = [
     "Bound",
     "called",
     "is_shared",
+    "keep",
     "refuse_shared",
     "store",
     "taking",
@@ -27,6 +28,7 @@ __all__ = [
 
 #: How many bound calls each library keeps.
 MAX_BOUND = 4096
+_MOST_ALIKE = 4  # bound calls that are compared one by one
 _ZEROED = ("amax_out", "bias_grad_out")
 
 
@@ -204,8 +206,15 @@ def refuse_shared(arrays: Arrays, operands: Mapping[str, Operand]) -> None:
         is_shared(name, operands[name], other, operands[other])
 
 
+def keep(library: Library, head: Hashable, bound: Bound, arrays: Sequence[Any]) -> None:
+    """Keep a bound call among those that are alike, the newest first."""
+    if library.again is not None and len({*map(id, arrays)}) == len(arrays):
+        entry = bound, library.again(arrays, bound.arrays.reach)
+        store(library.alike, head, (entry, *library.alike.get(head, ())[: _MOST_ALIKE - 1]))
+
+
 def store(table: dict[Hashable, Any], key: Hashable, bound: Any) -> None:
     """Keep a bound call; a full table is emptied first."""
-    if len(table) >= MAX_BOUND:
+    if len(table) >= MAX_BOUND and key not in table:
         table.clear()
     table[key] = bound

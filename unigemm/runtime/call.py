@@ -16,12 +16,12 @@ from ..arrays.operands import stream_handle
 from ..errors import LibraryMismatch, UnsupportedProblem
 from ..planning.plan import Plan
 from .bind import bind
-from .bound import Bound, called, is_shared, store
+from .bound import Bound, called, is_shared, keep, store
 from .converted_copies import with_copies
 from .empty import with_one
 from .grouped import ENDS
 from .host import launch_apart
-from .request import Request, known
+from .request import Request, known, taken
 from .result_type import is_complex
 
 __all__ = ["call", "compute", "if_known", "opened", "run", "whole"]
@@ -52,9 +52,17 @@ def compute(
 
 def if_known(
     operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None = None,
-    stream: Any = None,
+    stream: Any = None, way: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
 ) -> Any:  # fmt: skip
     """Compute what a request asks for; None if it is not of a known kind, or needs a closer look.
+
+    Parameters
+    ----------
+    operands, options, plan, stream
+        Parts of the request.
+    way
+        Makes the operands of those that are given, which are arrays of the same memory; it may
+        raise any exception. It runs on the first call of a kind.
 
     Raises
     ------
@@ -64,14 +72,32 @@ def if_known(
     library = KNOWN.get(type(operands[0]))
     if library is None:
         return None
+    head: Hashable = None
+    held = False
     try:
-        key, arrays, places, numbers = known(library, operands, options, plan)
-        bound = library.table.get(key)
-        if bound is None or (library.ask is not None and library.ask()):
-            return None
+        if library.again is not None:
+            head, arrays, numbers = taken(library, operands, options, plan, way)
+            for each, places_of in library.alike.get(head, ()):
+                found = places_of(arrays)
+                if found is not None:
+                    bound, places, held = each, found, True
+                    break
+        if not held:
+            if library.ask is not None and library.ask():
+                return None
+            given = operands if way is None else way(operands)
+            key, others, places, numbers = known(library, given, options, plan)
+            bound = library.table.get(key)
+            if bound is None:
+                return None
+            if head is None:
+                arrays = others
+            else:
+                keep(library, head, bound, arrays)
     except Exception:
         return None  # something is wrong with an argument: `_first` says what
-    return run(library, bound, arrays, places, numbers, stream, (operands, options, plan))
+    parts = operands, options, plan, None, None, way
+    return run(library, bound, arrays, places, numbers, stream, parts, held=held)
 
 
 def _first(request: Request) -> Any:
@@ -174,6 +200,8 @@ def run(
     numbers: Mapping[str, float],
     stream: Any,
     parts: tuple[Any, ...],
+    *,
+    held: bool = False,
 ) -> Any:
     """Compute a bound call; this runs on every call, so it does no more than it must.
 
@@ -188,7 +216,9 @@ def run(
     stream
         As the caller gave it; None for the library's current stream.
     parts
-        Those of the request, from which the call is bound anew where `out` is not aligned.
+        What `Request.of` takes: the call is bound anew where a new result is not aligned.
+    held
+        Whether the arrays are known to have their memory.
 
     Raises
     ------
@@ -204,10 +234,10 @@ def run(
     if device >= 0:
         if library.current_device() != device or (stream is not None and bound.allocates):
             with library.context(device, None if stream is None else handle):
-                return run(library, bound, arrays, places, numbers, None, parts)
+                return run(library, bound, arrays, places, numbers, None, parts, held=held)
         if stream is None:
             handle = library.current_stream(device)
-    if library.hold is not None:
+    if not held and library.hold is not None:
         library.hold(arrays, bound.arrays.called, places, bound.arrays.reach)
     apart = False
     extra: Sequence[Any] = ()

@@ -37,7 +37,7 @@ def measuring(how: Measuring) -> Iterator[None]:
     """Measure the first calls of all threads until the block ends; the innermost block decides."""
     _asked.append(how)
     for library in KNOWN.values():
-        library.table.clear()  # what was called before is a first call again
+        library.forget()  # what was called before is a first call again
     try:
         yield
     finally:

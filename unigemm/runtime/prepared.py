@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import shown
 from ..arrays.libraries import host_view
-from ..arrays.library import Library
+from ..arrays.library import Again, Library, again
 from ..arrays.operands import HOST
 from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
@@ -88,8 +88,7 @@ class Prepared:
         self._template = request._replace(**nothing, out=None, stream=None)
         self._views: Prepared | None = None
         self._texts: dict[str, str] = {}
-        self._bound: Bound | None = None
-        self._key: Hashable = None
+        self._bound: dict[Hashable, Bound] = {}  # by its key, which tracing has not, though equal
         self._quick: _Quick | None = None
         self._is_new = False  # it has come from another process, and is bound at the first call
         with opened(request) as (library, views, _):
@@ -118,11 +117,10 @@ class Prepared:
                 and request.epilogue is None
                 and not (self._has_out and request.c is not None)
             ):
-                own = tuple((type(x), library.read(x)[1]) for x in arrays)
                 names = bound.arrays.names[3 if self._has_out else 2 :]
-                options = request.parts[1]
-                self._quick = _Quick(library, bound, own, names, numbers, options)
-            self._key, self._bound = key, bound
+                places_of = again(library, arrays, bound.arrays.reach)
+                self._quick = _Quick(library, bound, places_of, names, numbers, request.parts[1])
+            self._bound = {key: bound}
 
     @property
     def workspace_bytes(self) -> int:
@@ -156,21 +154,23 @@ class Prepared:
         """
         quick = self._quick
         if quick is not None and (out is None) is quick.bound.fresh:
-            library, bound, own, names, numbers, options = quick
+            library, bound, places_of, names, numbers, options = quick
             arrays: tuple[Any, ...] = (a, b) if out is None else (a, b, out)
-            if names and len(given) == len(names):
+            if names:
                 arrays = (*arrays, *map(given.get, names))
-            elif given:
-                arrays = ()
-            places: list[int] = []
-            asks = library.ask is not None and library.ask()
-            if not asks and _like(library, arrays, own, places):
+            places = None
+            if len(given) == len(names):
+                try:
+                    places = places_of(arrays)
+                except Exception:
+                    places = None  # something is wrong with an array: it will be said
+            if places is not None:
                 parts: tuple[Any, ...] = ()
                 if bound.fresh:  # for a result that is not aligned
                     parts = (arrays, options, self._template.plan)
                     if names:
                         parts = self._template._replace(a=a, b=b, **given).parts
-                return run(library, bound, arrays, places, numbers, stream, parts)
+                return run(library, bound, arrays, places, numbers, stream, parts, held=True)
         return self._compute(self._request(a, b, out, stream, given))
 
     def _request(self, a: Any, b: Any, out: Any, stream: Any, given: Mapping[str, Any]) -> Request:
@@ -197,16 +197,17 @@ class Prepared:
         with opened(request) as (library, views, back):
             if self._views is not None:
                 return back(self._views._compute(views))
-            key: Hashable = None
-            if self._bound is not None:
+            bound = None
+            if self._bound:
                 with suppress(Exception):  # something is wrong: it is said below
                     key, arrays, places, numbers = known(library, *request.parts[:3])
+                    bound = self._bound.get(key)
                 if library.ask is not None and library.ask():
                     for name, x in request.arrays().items():
                         library.operand(x, called(name))
-                if key is not None and key == self._key:
+                if bound is not None:
                     return run(
-                        library, self._bound, arrays, places, numbers, request.stream, request.parts
+                        library, bound, arrays, places, numbers, request.stream, request.parts
                     )
             self._refuse_others(library, request)
             if self._is_new:
@@ -226,7 +227,7 @@ class Prepared:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what holds for this process."""
-        gone = {"_bound": None, "_key": None, "_quick": None}
+        gone: dict[str, Any] = {"_bound": {}, "_quick": None}
         return {**self.__dict__, **gone, "_is_new": self._views is None}
 
 
@@ -235,7 +236,7 @@ class _Quick(NamedTuple):
 
     library: Library
     bound: Bound
-    own: tuple[tuple[type, Hashable], ...]
+    places_of: Again
     names: tuple[str, ...]
     numbers: Mapping[str, float]
     options: tuple[Any, ...]
@@ -248,27 +249,6 @@ def _has_array(x: Any) -> bool:
     if type(x) is tuple:
         return any(map(_has_array, x))
     return x is not None and not isinstance(x, numbers.Number)
-
-
-def _like(
-    library: Library,
-    arrays: tuple[Any, ...],
-    own: tuple[tuple[type, Hashable], ...],
-    places: list[int],
-) -> bool:
-    """Whether arrays are as expected; appends their addresses."""
-    read = library.read
-    try:
-        for x, (kind, seen) in zip(arrays, own, strict=True):
-            if type(x) is not kind:
-                return False
-            at, found = read(x)
-            if found != seen:
-                return False
-            places.append(at)
-    except Exception:
-        return False  # something is wrong with an array: it will be said
-    return True
 
 
 def _texts(library: Library, request: Request) -> dict[str, str]:

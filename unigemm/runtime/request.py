@@ -13,7 +13,7 @@ from ..arrays.types import EpilogueOptions
 from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
 
-__all__ = ["NAMED", "NONE", "OF_EPILOGUE", "PREFIX", "Request", "known"]
+__all__ = ["NAMED", "NONE", "OF_EPILOGUE", "PREFIX", "Request", "known", "taken"]
 
 PREFIX = "epilogue_args."  # of the names of a traced function's arguments
 
@@ -64,9 +64,13 @@ class Request(NamedTuple):
     @classmethod
     def of(
         cls, operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None = None,
-        stream: Any = None, axes: Any = None,
+        stream: Any = None, axes: Any = None, way: Callable[..., Any] | None = None,
     ) -> Request:  # fmt: skip
-        """Return the request of a call; operands behind those that it gives are None."""
+        """Return the request of a call; operands behind those that it gives are None.
+
+        If there is a `way`, it makes the operands of those.
+        """
+        operands = operands if way is None else way(operands)
         nothing = (None,) * (_FIRST - len(operands))
         return cls._make((*operands, *nothing, *options, plan, stream, axes))
 
@@ -220,12 +224,44 @@ def _form(kinds: tuple[type, ...], library: Library) -> _Form:
     return form
 
 
+def taken(
+    library: Library, operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None,
+    way: Callable[..., Any] | None,
+) -> tuple[Hashable, tuple[Any, ...], Mapping[str, float]]:  # fmt: skip
+    """Return what calls like a call are found by, its arrays, and its numbers by name.
+
+    Those calls are of a few kinds, which `unigemm.arrays.library.again` tells apart. The first is
+    None of calls that only `known` has a key for.
+
+    Raises
+    ------
+    Exception
+        As `known` does.
+    """
+    said: Any = None if plan is None else id(plan)
+    arrays, numbered = operands, NONE
+    if len(operands) == 3 and type(operands[2]) is not tuple:  # soon told
+        if operands[2] is None:
+            arrays = operands[:2]
+        names: Any = len(arrays)
+    else:
+        kinds = tuple(map(type, operands))
+        names, take, numbers_of, adds, at_length = _FORMS.get(kinds) or _form(kinds, library)
+        if at_length or adds:
+            return None, (), NONE
+        arrays = take(operands)
+        if numbers_of:
+            numbered = {name: float(operands[_AT[name]]) for name in numbers_of}
+            said = said, *((name, x == 0) for name, x in numbered.items())
+    return (options, way, said, names, arrays[0].shape, arrays[1].shape), arrays, numbered
+
+
 def known(
     library: Library, operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None
 ) -> tuple[Hashable, tuple[Any, ...], list[int], Mapping[str, float]]:
     """Return what a call is known by, its arrays, where these lie, and its numbers by name.
 
-    This runs on every call, and takes parts of a request, which are made sooner. Of arrays all that
+    It takes parts of a request, which are made sooner. Of arrays all that
     decides which kernel runs is in the key, of numbers whether they are 0. Arrays are read last,
     behind all that may run code of the caller's.
 

@@ -289,11 +289,14 @@ def bmm(
     out, **options
         As in `matmul`.
     """
+    if out is None and not options:
+        found = products.known(input, mat2, way=products.as_stacks)
+        if found is not None:
+            return found
     _tensors(input=input, mat2=mat2)
     products.check_bmm(input, mat2)
     if out is None and not options:
-        found = products.known(input, mat2)
-        return _ops.bmm(input, mat2) if found is None else found
+        return _ops.bmm(input, mat2)
     if out is not None:
         return _into(out, input, mat2, **options)
     return _with_options(input, mat2, None, None, **options)
@@ -324,15 +327,18 @@ def addmm(
     """
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = _factor("alpha", alpha), _factor("beta", beta)
+    # 1 is the same as none, which has a kernel already
+    factors = None if alpha == 1 else alpha, None if beta == 1 else beta
+    if out is None and not options:
+        found = products.known(mat1, mat2, input, None, *factors, way=products.as_matrices)
+        if found is not None:
+            return found
     _tensors(input=input, mat1=mat1, mat2=mat2)
     products.check_ranks("addmm", ("mat1", mat1, 2), ("mat2", mat2, 2))
-    # 1 is the same as none, which has a kernel already
-    factors = {"alpha": None if alpha == 1 else alpha, "beta": None if beta == 1 else beta}
     if out is not None:
-        return _into(out, mat1, mat2, c=input, **factors, **options)
+        return _into(out, mat1, mat2, c=input, alpha=factors[0], beta=factors[1], **options)
     if not options:
-        found = products.known(mat1, mat2, input, None, factors["alpha"], factors["beta"])
-        return _ops.addmm(input, mat1, mat2, beta=beta, alpha=alpha) if found is None else found
+        return _ops.addmm(input, mat1, mat2, beta=beta, alpha=alpha)
     return _with_options(mat1, mat2, input, None, beta=beta, alpha=alpha, **options)
 
 
@@ -368,8 +374,10 @@ def linear(
     """
     if gate_layout is not None or (activation is not None and is_one_of(activation, GATED)):
         return _gated(input, weight, bias, activation, gate_layout, out, options)
-    if out is None and not options and products.may_be_known(weight) and weight.dim() == 2:
-        found = products.known(input, products.transposed(weight), bias=bias, activation=activation)
+    if out is None and not options:
+        found = products.known(
+            input, weight, bias=bias, activation=activation, way=products.as_layer
+        )
         if found is not None:
             return found
     _tensors(input=input, weight=weight, **{} if bias is None else {"bias": bias})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from ..api import matmul
 from ..arguments import is_one_of
 from ..arrays.operands import parse_dtype
 from ..arrays.torch_tensors import check_held
-from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype
+from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.dtypes import output_dtypes
 from ..problem.overlap import byte_span
 from ..runtime.call import if_known
@@ -22,6 +23,10 @@ __all__ = [
     "FLOAT8",
     "accumulator_dtype",
     "addmm",
+    "as_layer",
+    "as_matmul",
+    "as_matrices",
+    "as_stacks",
     "bmm",
     "check_bmm",
     "check_epilogue",
@@ -67,18 +72,54 @@ def may_be_known(a: Any) -> bool:
 def known(
     a: Tensor, b: Tensor, c: Tensor | None = None, bias: Tensor | None = None,
     alpha: float | None = None, beta: float | None = None, activation: str | None = None,
+    *, way: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
-    """Return a product of a kind that `unigemm.matmul` knows; None if it does not."""
-    if not may_be_known(a):
+    """Return a product of a kind that `unigemm.matmul` knows; None if it does not.
+
+    `way` is one of the functions below, and says what the function that was called takes.
+    """
+    if _is_compiling():
         return None
-    for x in (c, bias):
+    if activation is not None and (not is_one_of(activation, ACTIVATIONS) or a.dtype not in _REAL):
+        return None
+    operands: tuple[Any, ...] = a, b, None
+    if not (c is None and bias is None and alpha is None and beta is None):
+        operands = a, b, None, c, bias, alpha, beta
+    return if_known(operands, _OPTIONS[activation], way=way or as_matmul)
+
+
+def as_matmul(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the operands of a product that needs no dispatcher; see `if_known`."""
+    a, _, _, *more = operands
+    if not may_be_known(a):
+        raise UnsupportedProblem("PyTorch has to see the product; call the operator")
+    for x in more[:2]:
         if x is not None and (
             type(x) not in _PLAIN or x.dtype is not a.dtype or x.dtype not in _REAL
         ):
-            return None
-    if activation is not None and (a.dtype not in _REAL or not is_one_of(activation, ACTIVATIONS)):
-        return None
-    return if_known((a, b, None, c, bias, alpha, beta), _OPTIONS[activation])
+            raise UnsupportedProblem("what is added is of another type; call the operator")
+    return operands
+
+
+def as_matrices(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the operands of a product of two matrices to which one is added."""
+    if len(operands) < 4 or operands[3] is None:
+        raise UnsupportedProblem("nothing is added; pass a tensor")
+    check_ranks("addmm", ("mat1", operands[0], 2), ("mat2", operands[1], 2))
+    return as_matmul(operands)
+
+
+def as_stacks(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the operands of a product of two stacks of as many matrices."""
+    check_bmm(*operands[:2])
+    return as_matmul(operands)
+
+
+def as_layer(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the operands of a layer's product, from those with its weight."""
+    x, weight, *more = as_matmul(operands)
+    check_ranks("linear", ("weight", weight, 2))
+    return (x, transposed(weight), *more)
 
 
 def plain_product(a: Tensor, b: Tensor, out: Tensor | None = None, **options: Any) -> Tensor:

@@ -1,0 +1,244 @@
+"""What a known call of tensors still sees: each change that decides whether or how to multiply."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+import unigemm
+from unigemm.arrays import torch_arrays
+from unigemm.arrays.libraries import library_of
+from unigemm.runtime.bind import replan
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import unigemm.torch as ut  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+
+M, N, K = 4, 6, 8
+
+
+@pytest.fixture(params=[True, False], ids=["guards", "no guards"], autouse=True)
+def library(request, monkeypatch):
+    """The library, by PyTorch's guards and as in versions that have none."""
+    found = library_of(torch.ones(1), "a")
+    if not request.param:
+        monkeypatch.setattr(torch_arrays, "comparison", lambda tensors: None)
+    found.forget()
+    yield found
+    found.forget()
+
+
+def numbers(*shape, dtype=torch.float32):
+    return (torch.arange(torch.Size(shape).numel()) % 5 - 2).reshape(shape).to(dtype)
+
+
+def steps(x):
+    return torch.cat((x, x), -1)[..., : x.shape[-1]]
+
+
+def moved(x):
+    """Return the same numbers at an address that is not aligned."""
+    return torch.cat((x.flatten()[:1], x.flatten()))[1:].view(x.shape)
+
+
+#: What becomes of an operand: all of these are computed, each by what it is.
+TAKEN = {
+    "as before": torch.clone,
+    "another dtype": torch.Tensor.double,
+    "other strides": steps,
+    "transposed strides": lambda x: x.t().contiguous().t(),
+    "another address": moved,
+    "a parameter": lambda x: torch.nn.Parameter(x, requires_grad=False),
+    "of inference": lambda x: torch.inference_mode()(torch.clone)(x),
+}
+
+CALLS = {
+    "unigemm.matmul": lambda a, b, bias: unigemm.matmul(a, b),
+    "unigemm.matmul, bias": lambda a, b, bias: unigemm.matmul(a, b, bias=bias, alpha=2.0),
+    "matmul": lambda a, b, bias: ut.matmul(a, b),
+    "matmul, all": lambda a, b, bias: ut.matmul(a, b, c=bias, bias=bias, activation="relu"),
+    "bmm": lambda a, b, bias: ut.bmm(a[None].expand(2, -1, -1), b[None].expand(2, -1, -1)),
+    "addmm": lambda a, b, bias: ut.addmm(bias, a, b, beta=2.0),
+    "linear": lambda a, b, bias: ut.linear(a, b.t()),
+    "linear, all": lambda a, b, bias: ut.linear(a, b.t(), bias, activation="relu"),
+}
+EXPECTED = {
+    "unigemm.matmul": lambda p, bias: p,
+    "unigemm.matmul, bias": lambda p, bias: 2 * p + bias,
+    "matmul": lambda p, bias: p,
+    "matmul, all": lambda p, bias: torch.relu(p + 2 * bias),
+    "bmm": lambda p, bias: torch.stack((p, p)),
+    "addmm": lambda p, bias: p + 2 * bias,
+    "linear": lambda p, bias: p,
+    "linear, all": lambda p, bias: torch.relu(p + bias),
+}
+
+
+def arrays():
+    return numbers(M, K), numbers(K, N), numbers(N)
+
+
+def settled(call):
+    """Call until nothing is new, and return the arrays of the last call."""
+    for _ in range(3):
+        given = arrays()
+        call(*given)
+    return given
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_known_calls_see_all_that_decides_a_product(name):
+    call, expected = CALLS[name], EXPECTED[name]
+    settled(call)
+    for first, second in itertools.product(TAKEN, repeat=2):
+        a, b, bias = arrays()
+        if first == second or "another dtype" not in (first, second):
+            a, b = TAKEN[first](a), TAKEN[second](b)
+        bias = bias.to(a.dtype)
+        for _ in range(2):
+            got = call(a, b, bias)
+            assert got.dtype is a.dtype
+            assert torch.equal(got, expected(a @ b, bias)), (first, second)
+
+
+@pytest.mark.parametrize("place", ["a", "b", "out"])
+def test_a_known_or_prepared_call_refuses_what_holds_no_numbers(place):
+    a, b, _ = arrays()
+    out = torch.zeros(M, N)
+    prepared = unigemm.prepare(a, b, out)
+    calls = prepared, unigemm.matmul
+
+    def given():
+        return {"a": numbers(M, K), "b": numbers(K, N), "out": torch.zeros(M, N)}
+
+    x = given()[place]
+    bad = {
+        "negated": x._neg_view(),
+        "recorded": x.clone().requires_grad_(),
+        "sparse": x.to_sparse(),
+        "zeros": torch._efficientzerotensor(x.shape),
+        "nested": torch.nested.nested_tensor([x, x]),
+        "functional": torch._to_functional_tensor(x.clone()),
+        "meta": x.to("meta"),
+        "freed": x.clone(),
+        "shrunk": x.clone(),
+    }
+    if torch.backends.mkldnn.is_available():
+        bad["mkldnn"] = x.to_mkldnn()
+    bad["freed"].untyped_storage().resize_(0)
+    bad["shrunk"].untyped_storage().resize_(x.nbytes - 4)
+    for kind, wrong in bad.items():
+        for call in calls:
+            for _ in range(3):
+                call(*given().values())
+            with pytest.raises(unigemm.UnsupportedProblem):
+                call(*(given() | {place: wrong}).values())
+            assert torch.equal(call(*given().values()), a @ b), kind
+
+
+class Sees(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class SeesBelow(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_known_or_prepared_call_is_refused_where_something_has_to_see_it():
+    a, b, _ = arrays()
+    prepared = unigemm.prepare(a, b)
+    for call in (prepared, unigemm.matmul):
+        for _ in range(3):
+            call(a, b)
+        for mode in (Sees, SeesBelow):
+            with mode(), pytest.raises(unigemm.UnsupportedProblem, match="active"):
+                call(a, b)
+        for transform in (torch.func.vmap, torch.func.functionalize):
+            with pytest.raises(unigemm.UnsupportedProblem, match=r"torch\.func"):
+                transform(lambda x, call=call: call(a, b) + x)(a[:, :N])
+        with pytest.raises(unigemm.UnsupportedProblem, match="traced"):
+            torch.jit.trace(lambda x, y, call=call: call(x, y), (a, b))
+        with torch.device("meta"):
+            assert torch.equal(call(a, b), a @ b)
+
+
+#: What the calls above make themselves.
+VIEWS = {
+    "bmm": (lambda a, b: a[None].expand(2, -1, -1), lambda a, b: b[None].expand(2, -1, -1)),
+    "linear": (lambda a, b: b.t(),),
+    "linear, all": (lambda a, b: b.t(),),
+}
+
+
+def asked(call, given):
+    """Return the operations of PyTorch in a call, each as often as it is there."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        call(*given)
+    return Counter(event.name for event in seen.events())
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_known_call_asks_pytorch_for_nothing_but_its_result(name):
+    given = settled(CALLS[name])
+    made = asked(lambda a, b, bias: [view(a, b) for view in VIEWS.get(name, ())], given)
+    assert asked(CALLS[name], given) - made <= Counter(("aten::empty_strided",))
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if not name.startswith("unigemm")])
+def test_autocast_and_gradients_begin_and_end_between_known_calls(name):
+    a, b, bias = settled(CALLS[name])
+    plain = CALLS[name](a, b, bias)
+    for _ in range(2):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert CALLS[name](a, b, bias).dtype is torch.bfloat16
+        recorded = CALLS[name](a.clone().requires_grad_(), b, bias)
+        assert recorded.requires_grad
+        assert torch.equal(recorded, plain)
+        with torch.no_grad():
+            assert not CALLS[name](a.clone().requires_grad_(), b, bias).requires_grad
+        assert torch.equal(CALLS[name](a, b, bias), plain)
+        with torch.inference_mode():
+            assert torch.equal(CALLS[name](a, b, bias), plain)
+
+
+def test_a_layer_is_not_taken_for_a_product_of_the_same_arrays():
+    a, b = numbers(N, N), numbers(N, N) + torch.eye(N)
+    for _ in range(3):
+        assert torch.equal(ut.linear(a, b), a @ b.t())
+        assert torch.equal(ut.matmul(a, b), a @ b)
+        assert torch.equal(unigemm.matmul(a, b), a @ b)
+        assert torch.equal(unigemm.matmul(a, a), a @ a)
+    with pytest.raises(unigemm.ShapeMismatch, match="2 are needed"):
+        ut.addmm(a, a[None], b[None])
+    for _ in range(3):
+        with pytest.raises(unigemm.LibraryMismatch, match="input is a NoneType"):
+            ut.addmm(None, a, b)
+        ut.matmul(a[None], b[None], c=a)
+        with pytest.raises(unigemm.ShapeMismatch, match="2 are needed"):
+            ut.addmm(a, a[None], b[None])
+
+
+def test_what_one_function_takes_another_still_refuses():
+    a, b = numbers(N, N, dtype=torch.float16), numbers(N, N, dtype=torch.float16)
+    bias = numbers(N)
+    for _ in range(3):
+        unigemm.matmul(a, b, bias=bias, dtype=torch.float16)
+        with pytest.raises(unigemm.UnsupportedProblem):
+            ut.matmul(a, b, bias=bias.double())
+
+
+def test_alike_calls_are_kept_in_a_small_number(library):
+    a, b, _ = arrays()
+    for step in range(1, 9):
+        for _ in range(3):
+            wide = torch.cat([a] * step, -1)[:, :K]
+            assert torch.equal(unigemm.matmul(wide, b), a @ b)
+    assert max(map(len, library.alike.values())) <= 4
+    replan()
+    assert not library.alike
