@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import UnsupportedDtype
+from ..problem.dtypes import DType, scaled_default
 
 __all__ = ["FLOAT8", "Types", "converted", "of_scaled_integers", "product_types"]
 
@@ -57,7 +58,8 @@ def converted(x: Any, names: tuple[str, ...]) -> Any:
 
 def of_scaled_integers(preferred: Any) -> Types:
     """Return the types of a product of int8 whose sums are multiplied by scales."""
-    return Types((), jnp.dtype(preferred or jnp.float32).name, ())
+    default = scaled_default(DType.INT8)
+    return Types((), jnp.dtype(preferred or str(default)).name, ())
 
 
 def product_types(a: Any, b: Any, preferred: Any) -> Types:

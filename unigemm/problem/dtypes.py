@@ -28,6 +28,7 @@ __all__ = [
     "numpy_dtype",
     "output_dtypes",
     "real_part",
+    "scaled_default",
     "unit_roundoff",
 ]
 
@@ -218,6 +219,14 @@ def converted_accumulator(dtype: DType) -> DType:
     if dtype in (DType.INT64, DType.UINT64):
         return DType.INT64
     return DType.INT32 if dtype in EXACT else accumulator(dtype)
+
+
+def scaled_default(dtype: DType) -> DType | None:
+    """Return the type of a scaled product of `dtype` where none is asked for.
+
+    None where it is that of a product without scales. Those of int8 are no integers any more.
+    """
+    return DType.FLOAT32 if dtype is DType.INT8 else None
 
 
 def real_part(dtype: DType) -> DType:

@@ -68,8 +68,8 @@ class Options:
     ) -> Options:
         """Return the options of a request; `scaled` is whether whole operands will have scales."""
         asked = {name: getattr(request, name) for name in _ASKED}
-        if scales.of_integers and request.dtype is None and not request.results:
-            asked["dtype"] = DType.FLOAT32
+        if request.dtype is None and not request.results:
+            asked["dtype"] = scales.result
         asked |= {"blocks": scales.layouts, "granularity": scales.granularity, "form": form}
         return cls(**asked, scaled=scaled or scales.scaled)
 

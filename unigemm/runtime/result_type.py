@@ -18,7 +18,7 @@ from ..arrays.operands import (
 )
 from ..errors import UnsupportedDtype
 from ..problem.canonical import Layout
-from ..problem.dtypes import COMPLEX, CONVERTED, DType
+from ..problem.dtypes import COMPLEX, CONVERTED, DType, scaled_default
 from .conversion import Described, read_as, with_conversion
 from .host import host_product
 from .numpy_matmul import numpy_product
@@ -132,7 +132,7 @@ def _of_kernels(
 ) -> DType:
     asked, fused = request.dtype, bool(request.arguments())
     if a.dtype is DType.INT8 and request.scales():  # the epilogue multiplies by them
-        asked, fused = DType.FLOAT32 if asked is None else asked, True
+        asked, fused = scaled_default(a.dtype) if asked is None else asked, True
     if not on_host and any(x.dtype in COMPLEX for x in (a, b)):
         return _of_complex(request, a, b, promotes=promotes)
     if not on_host:

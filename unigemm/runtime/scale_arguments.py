@@ -19,7 +19,7 @@ from ..arrays.operands import Operand
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.block_scales import BLOCKS
 from ..problem.canonical import Layout
-from ..problem.dtypes import FLOAT8, DType
+from ..problem.dtypes import FLOAT8, DType, scaled_default
 from ..problem.grouped import Form
 from ..problem.scales import Granularity, OperandScales
 from ..problem.scales import Scales as Granularities
@@ -48,8 +48,8 @@ class Scales:
     fused
         The names of those that the epilogue multiplies sums by, which are in no other field: of
         lines, and all those of integers.
-    of_integers
-        Whether any is of integers, whose products are then float32 where no type is asked for.
+    result
+        The type of the result where none is asked for; None for that of a product without scales.
     """
 
     whole: dict[str, float | str]
@@ -57,7 +57,7 @@ class Scales:
     factors: tuple[str, ...]
     grouped: tuple[str, ...] = ()
     fused: tuple[str, ...] = ()
-    of_integers: bool = False
+    result: DType | None = None
     granularity: Granularities | None = None
 
     @property
@@ -126,8 +126,13 @@ def scales_of(
         return NO_SCALES
     kind = operand("a").dtype
     of_integers = kind is DType.INT8
+    seen = {
+        own: see(scale, own)
+        for own, scale in given.items()
+        if scale is not None and not isinstance(scale, numbers.Number)
+    }
     fused = []
-    shared = _of_blocks(given, see, operand)
+    shared = _of_blocks(seen, operand)
     whole: dict[str, float | str] = {}
     blocks: dict[str, tuple[str, Layout]] = {}
     factors = []
@@ -140,7 +145,7 @@ def scales_of(
             whole[name] = number(scale, name)
             factors.append(own)
         elif scale is not None:
-            x = see(scale, own)
+            x = seen[own]
             if own in shared or x.dtype in BLOCKS:
                 blocks[name] = own, x.layout if isinstance(x, Operand) else x
             elif _is_for_each(x, form):
@@ -174,8 +179,9 @@ def scales_of(
         a, b = (OperandScales(shared[n], blocks[n][1].dtype) for n in ("scale_a", "scale_b"))
         granularity = Granularities(a, b)
     return Scales(
-        whole, blocks, tuple(factors), tuple(of_groups), tuple(fused), of_integers, granularity
-    )
+        whole, blocks, tuple(factors), tuple(of_groups), tuple(fused), scaled_default(kind),
+        granularity,
+    )  # fmt: skip
 
 
 def _check_together(
@@ -223,9 +229,7 @@ def _check_together(
 
 
 def _of_blocks(
-    given: Mapping[str, Any],
-    see: Callable[[Any, str], Operand | Layout],
-    operand: Callable[[str], Operand | Layout],
+    seen: Mapping[str, Operand | Layout], operand: Callable[[str], Operand | Layout]
 ) -> dict[str, Granularity]:
     """Return what shares a scale of 128 elements of K, by the arguments that hold such scales.
 
@@ -234,10 +238,10 @@ def _of_blocks(
     """
     found: dict[str, Granularity] = {}
     is_needed = False
-    for name, scale in given.items():
-        if name not in ("scale_a", "scale_b") or isinstance(scale, numbers.Number):
+    for name, x in seen.items():
+        if name not in ("scale_a", "scale_b"):  # a pair
             continue
-        x, shape = see(scale, name), operand(name[-1]).shape
+        shape = operand(name[-1]).shape
         granularity = _granularity(name, x, shape)
         if granularity is not None:
             found[name] = granularity
