@@ -117,6 +117,35 @@ def multiply_all(mesh):
     assert ops.bmm(*stacks).placements == (Shard(0),)
 
 
+def scaled_products(mesh):
+    """Multiply what has scales of lines, or of blocks, with rows or columns on each device."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    def spread(x, dim):
+        place = Replicate() if dim is None else Shard(dim)
+        local = x if dim is None else x.chunk(COUNT, dim)[mesh.get_rank()]
+        return DTensor.from_local(local.contiguous(), mesh, [place], run_check=False)
+
+    m, k, n = 6, 200, 10
+    for kind in (torch.int8, torch.float8_e4m3fn):
+        a, b = ((8 * draw(*shape)).to(kind) for shape in ((m, k), (k, n)))
+        for of_a, of_b in (((m, 1), (1, n)), ((m, 2), (2, 1)), ((m, 2), (2, n)), ((1, 2), (2, n))):
+            if kind is torch.int8 and of_b[0] == 2:
+                continue
+            scales = [draw(*shape).abs().float() + 1 for shape in (of_a, of_b)]
+            expected = ops.matmul(a, b, None, None, *scales)
+            for split_a, split_b in ((0, None), (None, 1), (None, None)):
+                own = [d if d is not None and x.shape[d] > 1 else None
+                       for d, x in zip((split_a, split_b), scales, strict=True)]  # fmt: skip
+                for places in ((None, None), own):  # of the scales
+                    if kind is not torch.int8 and (split_a, own[0]) == (0, None):
+                        continue  # rows are gathered, which Gloo does not do with float8
+                    parts = [spread(x, d) for x, d in zip(
+                        (a, b, *scales), (split_a, split_b, *places), strict=True)]  # fmt: skip
+                    got = ops.matmul(*parts[:2], None, None, *parts[2:])
+                    torch.testing.assert_close(got.full_tensor(), expected, rtol=1e-5, atol=1e-3)
+
+
 def parallel_layers(mesh):
     """Run a column-parallel and a row-parallel layer by PyTorch's plan, eager and compiled."""
     from torch.distributed.tensor.parallel import (
@@ -187,6 +216,7 @@ def main(rank, port):
     try:
         mesh = init_device_mesh("cpu", (COUNT,))
         multiply_all(mesh)
+        scaled_products(mesh)
         parallel_layers(mesh)
         overlapped_products(rank)
     finally:

@@ -43,21 +43,71 @@ def test_blocks_are_multiplied_by_their_scales(lines, seed):
         assert x.error(out.cpu().numpy()) < 2.0**-11, (sizes, stack)
 
 
-def test_they_agree_with_pytorchs():
+def as_pytorch_has(torch, scale, lines, *, of_a):
+    """Return scales as `torch.nn.functional.scaled_mm` takes them: outer-dim-major, or padded."""
+    if lines == 1:
+        return scale.t().contiguous().t() if of_a else scale.contiguous().t()
+    scale = scale.t() if of_a else scale
+    padded = torch.zeros(scale.shape[1], -(-scale.shape[0] // 4) * 4, device="cuda")
+    padded[:, : scale.shape[0]] = scale.t()
+    return padded.t()
+
+
+@pytest.mark.parametrize("lines", [(1, 128), (1, 1), (128, 1)])
+def test_they_agree_with_pytorchs(lines):
     torch = pytest.importorskip("torch")
     needs_hopper()
-    x = drawn((256, 512, 1024), (1, 128))
+    import unigemm.torch as ut
+
+    if not hasattr(torch.nn.functional, "scaled_mm"):
+        pytest.skip("this PyTorch has no scaled_mm")
+    kinds = torch.nn.functional.ScalingType
+    named = {1: kinds.BlockWise1x128, 128: kinds.BlockWise128x128}
+    x = drawn((256, 512, 1024), lines)
     a, b = on_gpu(torch, x.a), on_gpu(torch, x.b.T).T
     scale_a, scale_b = on_gpu(torch, x.scale_a), on_gpu(torch, x.scale_b)
-    try:
-        theirs = torch._scaled_mm(
-            a, b, scale_a=scale_a.T.contiguous().T, scale_b=scale_b.T.contiguous().T,
-            out_dtype=torch.bfloat16,
-        )  # fmt: skip
-    except (RuntimeError, ValueError) as error:
-        pytest.skip(f"this PyTorch has no such product: {error}")
-    ours = unigemm.matmul(a, b, scale_a=scale_a, scale_b=scale_b, dtype="bfloat16")
-    torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=1.0)
+    given = (
+        a, b,
+        as_pytorch_has(torch, scale_a, lines[0], of_a=True), named[lines[0]],
+        as_pytorch_has(torch, scale_b, lines[1], of_a=False), named[lines[1]],
+    )  # fmt: skip
+    theirs = torch.nn.functional.scaled_mm(*given)
+    with ut.use() as used:
+        inside = torch.nn.functional.scaled_mm(*given)
+    assert (used.calls, used.fallbacks) == (1, 0)
+    direct = unigemm.matmul(a, b, scale_a=scale_a, scale_b=scale_b, dtype="bfloat16")
+    for ours in (ut.scaled_mm(*given), inside, direct):
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=1.0)
+    odd = ut.scaled_mm(
+        a[:201], b[:, :333], given[2][:201] if lines[0] == 1 else given[2], given[3],
+        given[4][:333] if lines[1] == 1 else given[4][:, :3], given[5], output_dtype=torch.float32,
+    )  # fmt: skip
+    low = x.expected[:201, :333]
+    assert (abs(odd.cpu().double().numpy() - low) <= 2.0**-11 * x.magnitude[:201, :333]).all()
+
+
+def test_pytorchs_recipes_for_the_whole_and_for_lines_are_ours_inside_use():
+    torch = pytest.importorskip("torch")
+    needs_hopper()
+    import unigemm.torch as ut
+
+    a = torch.randn(64, 256, device="cuda").to(torch.float8_e4m3fn)
+    b = torch.randn(128, 256, device="cuda").to(torch.float8_e4m3fn).t()
+    rows, columns = torch.rand(64, 1, device="cuda"), torch.rand(1, 128, device="cuda")
+    one, bias = torch.tensor(0.5, device="cuda"), torch.rand(128, device="cuda").bfloat16()
+    for of_a, of_b in ((rows, columns), (one, one)):
+        for added in (None, bias):
+
+            def run(of_a=of_a, of_b=of_b, added=added):
+                return torch._scaled_mm(a, b, of_a, of_b, added, out_dtype=torch.bfloat16)
+
+            theirs = run()
+            with ut.use() as used:
+                ours = run()
+                compiled = torch.compile(run)()
+            assert (used.calls, used.fallbacks) == (2, 0), used.reasons
+            torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=0.1)
+            torch.testing.assert_close(compiled, theirs, rtol=2e-2, atol=0.1)
 
 
 @pytest.mark.parametrize("kind", ["float8_e4m3fn", "int8"])

@@ -20,8 +20,19 @@ from .functions import addmm, bmm, linear, matmul
 from .grouped import grouped_mm
 from .modules import Linear, replace_linear
 from .overrides import use
+from .scaled import scaled_mm
 
 if "torch.distributed.tensor" in sys.modules:  # else with the first DTensor
     sharding.register()
 
-__all__ = ["Linear", "addmm", "bmm", "grouped_mm", "linear", "matmul", "replace_linear", "use"]
+__all__ = [
+    "Linear",
+    "addmm",
+    "bmm",
+    "grouped_mm",
+    "linear",
+    "matmul",
+    "replace_linear",
+    "scaled_mm",
+    "use",
+]

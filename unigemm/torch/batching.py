@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UnsupportedProblem
 from .activations import activation_named, gated_named
 from .operators import LIBRARY
 
@@ -28,16 +27,14 @@ def _front(x: Tensor | None, dim: int | None, rank: int = 0) -> Tensor | None:
 def _matmul(info: Any, in_dims: Any, *args: Any, **options: Any) -> tuple[Tensor, int]:
     args += (None,) * (6 - len(args))
     dims = [*in_dims, *(None,) * (6 - len(in_dims))]
-    if any(dim is not None for dim in dims[4:]):
-        raise UnsupportedProblem(
-            "torch.vmap over the scales of a product is not supported; multiply the result by them"
-        )
-    a = args[0]
-    if dims[0] is None and dims[1] is None:  # what is added alone is mapped
-        a, dims[0] = a.expand(info.batch_size, *a.shape), 0
-    ranks = [x.dim() - (dim is not None) for x, dim in zip((a, args[1]), dims, strict=False)]
-    tensors = [_front(x, d, max(ranks)) for x, d in zip((a, *args[1:4]), dims, strict=False)]
-    return _ops.matmul(*tensors, *args[4:], **options), 0
+    operands = list(args[:2])
+    for i, (own, of_scale) in enumerate(zip(dims[:2], dims[4:6], strict=True)):
+        added_alone = i == 0 and dims[:2] == [None, None]
+        if own is None and (of_scale is not None or added_alone):
+            operands[i], dims[i] = operands[i].expand(info.batch_size, *operands[i].shape), 0
+    ranks = [x.dim() - (dim is not None) for x, dim in zip(operands, dims, strict=False)]
+    mapped = zip((*operands, *args[2:]), dims, strict=True)
+    return _ops.matmul(*(_front(x, d, max(ranks)) for x, d in mapped), **options), 0
 
 
 def _product(info: Any, in_dims: Any, a: Tensor, b: Tensor) -> tuple[Tensor, int]:

@@ -97,7 +97,8 @@ def matmul(
         product: no transform, no mode, no `torch.compile`.
     **options
         `dtype`, `precision`, `deterministic`, `batch_invariant`, `backend`, `scale_a` and `scale_b`
-        as in `unigemm.matmul`. The scales are for float8 and int8: numbers, or tensors.
+        as in `unigemm.matmul`. The scales are for float8 and int8: numbers, or tensors of one, of
+        lines, or of blocks, which their shapes say.
 
     Returns
     -------
@@ -134,7 +135,8 @@ def matmul(
     factors = {"alpha": alpha, "beta": beta}
     factors = {name: _factor(name, x) for name, x in factors.items() if x is not None}
     if "alpha" in factors:
-        products.check_floating(a)
+        scaled = any(options.get(name) is not None for name in ("scale_a", "scale_b"))
+        products.check_floating(a, scaled=scaled)
     if not a.dim() or not b.dim():
         raise ShapeMismatch("a product needs at least vectors and one operand is a number; use *")
     columns = b if b.dim() > 1 else b.unsqueeze(-1)

@@ -164,7 +164,7 @@ def _save_matmul(
     if options.get("activation") is None:
         _save(ctx, a, b)
     else:  # what went into the activation is computed again
-        _save(ctx, a, b, a, b, c, bias)
+        _save(ctx, a, b, a, b, c, bias, *scales)
 
 
 def _backward_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:

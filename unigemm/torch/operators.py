@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from ..arrays.operands import parse_dtype
 from ..dynamo import untraced
 from ..errors import DeviceMismatch, UnsupportedDtype
+from ..problem.dtypes import scaled_default
 from . import products
 from .grouped_products import check_grouped, grouped_product
 from .products import FLOAT8, check_bmm, check_epilogue, check_gated, check_ranks
@@ -180,11 +182,12 @@ def _fake_matmul(
     **options: Any,
 ) -> Tensor:
     scaled = any(x is not None for x in (scale_a, scale_b, scale))
-    if dtype is None and scaled and a.dtype is torch.int8:
-        dtype = torch.float32
+    if dtype is None and scaled:
+        default = scaled_default(parse_dtype(a.dtype))
+        dtype = None if default is None else getattr(torch, str(default))
     result = _shaped(a, b, dtype)
     if c is not None or bias is not None or activation is not None:
-        check_epilogue(a, result.shape, dtype, c, bias, activation)
+        check_epilogue(a, result.shape, dtype, c, bias, activation, scaled=scaled)
     return result
 
 

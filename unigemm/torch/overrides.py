@@ -1,14 +1,15 @@
 """`use`: PyTorch's own products computed by unigemm, for code that knows nothing of it.
 
-aten::mm, addmm, bmm, baddbmm and _grouped_mm are overridden below autograd, where `linear`,
-`matmul`, `einsum` and the rest end. (Overriding aten::linear would take its gradient away.)
+aten::mm, addmm, bmm, baddbmm, _grouped_mm and _scaled_mm are overridden below autograd, where
+`linear`, `matmul`, `einsum` and the rest end. (Overriding aten::linear would take its gradient
+away.)
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from typing import Any
 
@@ -22,7 +23,8 @@ from ..forks import Lock
 from ..log import LOG
 from .functions import layer_options
 from .grouped_products import grouped_product
-from .products import plain_product, product
+from .products import FLOAT8, plain_product, product
+from .scaled import scales_by_recipe
 
 __all__ = ["use"]
 
@@ -211,8 +213,7 @@ def _grouped_mm(
 
 
 def _mm_out(used: use, a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
-    if out.shape != (*a.shape[:-1], b.shape[-1]) or out.dtype != a.dtype:
-        raise UnsupportedProblem("out has another shape or dtype; pass one that fits")
+    _check_out(out, (*a.shape[:-1], b.shape[-1]), a.dtype)
     return _mm(used, a, b, out)
 
 
@@ -220,9 +221,56 @@ def _addmm_out(
     used: use, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor
 ) -> Tensor:
     result = _addmm(used, c, a, b, beta=beta, alpha=alpha)
-    if out.shape != result.shape or out.dtype != result.dtype:
-        raise UnsupportedProblem("out has another shape or dtype; pass one that fits")
+    _check_out(out, tuple(result.shape), result.dtype)
     return out.copy_(result)
+
+
+def _scaled_mm(
+    used: use, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False, *, out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Multiply with scales whose shapes say what shares one, the same shapes as unigemm's."""
+    dtype = a.dtype if out_dtype is None else out_dtype
+    if scale_result is not None and dtype in FLOAT8:
+        raise UnsupportedProblem(
+            "by scale_result CPUs divide and GPUs multiply; scale the result, or unigemm.matmul's "
+            "scale_d"
+        )
+    if any(x.dtype != torch.float32 for x in (scale_a, scale_b)):
+        raise UnsupportedProblem("scales are taken in float32; call unigemm.matmul")
+    return _of_float8(used, a, b, scale_a, scale_b, bias, dtype, out)
+
+
+def _scaled_mm_v2(
+    used: use, a: Tensor, b: Tensor, scale_a: list[Tensor], recipe_a: list[int],
+    swizzle_a: list[int], scale_b: list[Tensor], recipe_b: list[int], swizzle_b: list[int],
+    bias: Tensor | None = None, out_dtype: torch.dtype | None = None,
+    contraction_dim: Sequence[int] = (), use_fast_accum: bool = False, *, out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    scales = scales_by_recipe(
+        a, b, scale_a, recipe_a, scale_b, recipe_b, swizzle_a, swizzle_b, contraction_dim
+    )
+    return _of_float8(used, a, b, *scales, bias, a.dtype if out_dtype is None else out_dtype, out)
+
+
+def _of_float8(
+    used: use, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None,
+    dtype: torch.dtype, out: Tensor | None,
+) -> Tensor:  # fmt: skip
+    if a.dim() != 2 or b.dim() != 2 or a.dtype not in FLOAT8 or b.dtype not in FLOAT8:
+        raise _NotAProduct("scaled products are of two matrices of float8; pass such")
+    options: dict[str, Any] = {**used.options, "scale_a": scale_a, "scale_b": scale_b}
+    if out is not None:
+        _check_out(out, (a.shape[0], b.shape[1]), dtype)
+        options["out"] = out
+    (a,) = _rows(used, a)
+    return product(a, b, bias=bias, dtype=dtype, **options)
+
+
+def _check_out(out: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if tuple(out.shape) != shape or out.dtype != dtype:
+        raise UnsupportedProblem("out has another shape or dtype; pass one that fits")
 
 
 #: The overloads by name; `.out` is what compiled code calls.
@@ -235,7 +283,12 @@ _OVERRIDES: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "bmm.out": (3, _mm_out),
     "addmm.out": (2, _addmm_out),
     "baddbmm.out": (3, _addmm_out),
-    "_grouped_mm": (0, _grouped_mm),  # of several ranks, and not in all versions of PyTorch
+    # Checked by themselves, and not in all versions of PyTorch, nor on all devices.
+    "_grouped_mm": (0, _grouped_mm),
+    "_scaled_mm": (0, _scaled_mm),
+    "_scaled_mm.out": (0, _scaled_mm),
+    "_scaled_mm_v2": (0, _scaled_mm_v2),
+    "_scaled_mm_v2.out": (0, _scaled_mm_v2),
 }
 #: Kernels of whole layers, whose products nobody else sees, and what leaves them out.
 _LAYERS = {
@@ -250,7 +303,7 @@ def _override(device: str) -> torch.library.Library:
     key = _DEVICES[device]
     # All of them first: a kernel that is overridden cannot be asked for any more.
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    ours = {name: x for name, x in _OVERRIDES.items() if x[0] or hasattr(torch.ops.aten, name)}
+    ours = {name: x for name, x in _OVERRIDES.items() if x[0] or _is_there(name, key)}
     own = {name: torch.library.get_kernel(f"aten::{name}", key) for name in ours}
     layers = [name for name in _LAYERS[device][0] if has(f"aten::{name}", key)]
     own |= {name: torch.library.get_kernel(f"aten::{name}", key) for name in layers}
@@ -266,6 +319,13 @@ def _override(device: str) -> torch.library.Library:
         library._destroy()
         raise
     return library
+
+
+def _is_there(name: str, key: str) -> bool:
+    """Whether this PyTorch has an operation, with a kernel for a device."""
+    if not hasattr(torch.ops.aten, name.partition(".")[0]):
+        return False
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key)
 
 
 def _kernel(

@@ -184,7 +184,8 @@ def product(
     if preact or not (of_one_kind and (activation is None or is_one_of(activation, ACTIVATIONS))):
         # Of what `unigemm.matmul` says in its own words, no more is asked.
         shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1])
-        check_epilogue(a, shape, dtype, c, bias, activation)
+        scaled = "scale_a" in options or "scale_b" in options
+        check_epilogue(a, shape, dtype, c, bias, activation, scaled=scaled)
         if kind.is_complex:
             return _apart(a, b, c, bias, alpha, beta, options)
     if c is not None:
@@ -364,15 +365,15 @@ def check_bmm(a: Tensor, b: Tensor) -> None:
         )
 
 
-def check_floating(a: Tensor) -> None:
-    """Refuse operands whose products have no epilogue.
+def check_floating(a: Tensor, *, scaled: bool = False) -> None:
+    """Refuse operands whose products have no epilogue; scaled ones of int8 are no integers.
 
     Raises
     ------
     UnsupportedDtype
         They are no floating-point numbers.
     """
-    if not (a.dtype.is_floating_point or a.dtype.is_complex):
+    if not (a.dtype.is_floating_point or a.dtype.is_complex or (scaled and a.dtype is torch.int8)):
         raise UnsupportedDtype(
             f"epilogues are for floating-point products and a is {a.dtype}; multiply alone"
         )
@@ -385,6 +386,8 @@ def check_epilogue(
     c: Tensor | None,
     bias: Tensor | None,
     activation: str | None,
+    *,
+    scaled: bool = False,
 ) -> None:
     """Refuse an epilogue that cannot be added to a product; sizes may be symbols.
 
@@ -393,20 +396,25 @@ def check_epilogue(
     UnsupportedDtype, ShapeMismatch, DeviceMismatch, UnsupportedProblem
         What does not fit.
     """
-    check_floating(a)
+    check_floating(a, scaled=scaled)
     if activation is not None:
         activation_named(activation)
         if a.dtype.is_complex:
             raise UnsupportedDtype(
                 f"activation {activation!r} is for real numbers and a is {a.dtype}; leave it out"
             )
-    allowed = {a.dtype, dtype or a.dtype, accumulator_dtype(a.dtype)}
+    wide = accumulator_dtype(a.dtype)
+    allowed = {a.dtype, dtype or a.dtype, wide}
+    of_bytes = a.element_size() == 1  # of which nobody has what is added, too
+    if of_bytes:
+        allowed |= {torch.bfloat16, torch.float16}
     for name, x in (("c", c), ("bias", bias)):
         if x is None:
             continue
         if x.dtype not in allowed:
             raise UnsupportedDtype(
-                f"{name} is {x.dtype} and the product is of {a.dtype}; pass {name}.to({a.dtype})"
+                f"{name} is {x.dtype} and the product is of {a.dtype}; pass "
+                f"{name}.to({wide if of_bytes else a.dtype})"
             )
         if x.device != a.device:
             raise DeviceMismatch(f"{name} is on {x.device} and a on {a.device}; move it there")

@@ -135,7 +135,25 @@ def _matmul(
     # DTensor remembers rules without asking for the activation, which no summand may go through.
     rank = max(a.ndim, b.ndim)
     rules = _with_added(_with_added(_rows_and_columns(a, b), c, rank), bias, rank)
-    return [[*rule, None, None] for rule in rules]
+    found = []
+    for rule in rules:
+        split = _split_of_scale(scale_a, a, rule[1]), _split_of_scale(scale_b, b, rule[2])
+        if "" not in split:
+            found.append([*rule, *split])
+    return found
+
+
+def _split_of_scale(scale: Any, operand: Any, dim: int | None) -> Any:
+    """Return which dimension of an operand's scales goes with one of its own; "" if none can.
+
+    Those of 128 lines are of no device alone.
+    """
+    if scale is None or dim is None:
+        return None
+    own = dim - (operand.ndim - scale.ndim)
+    if scale.ndim < 2 or own < 0 or scale.shape[own] == 1:
+        return None
+    return own if scale.shape[own] == operand.shape[dim] else ""
 
 
 def _grouped(a: Any, b: Any, offs: Any = None, bias: Any = None) -> list[_Rule]:

@@ -59,13 +59,18 @@ def _matmul(
     beta: float = 1.0,
     **options: Any,
 ) -> Tensor:
-    args, tangents = [*args, *(None,) * 4][:4], [*tangents, *(None,) * 6][:6]
+    (a, b, c, bias), scales = [*args, *(None,) * 4][:4], args[4:]
+    tangents = [*tangents, *(None,) * 6][:6]
     _refuse(args, tangents)
-    (a, b, c, bias), (of_a, of_b, of_c, of_bias) = args, tangents[:4]
-    result = _affine(a, b, (of_a, of_b), of_c, of_bias, alpha, beta, options)
+    of_a, of_b, of_c, of_bias = tangents[:4]
+    if of_a is None and of_b is None:  # 0 as alpha leaves the product out
+        rest = {**options, "alpha": 0.0, "beta": 1.0 if of_c is None else beta}
+        result = _of_both(_ops.matmul(a, b, of_c, of_bias, *scales, **rest), a, b)
+    else:
+        result = _affine(a, b, (of_a, of_b), of_c, of_bias, alpha, beta, options)
     if activation is None:
         return result
-    preact = _ops.matmul(a, b, c, bias, alpha=alpha, beta=beta, **options)
+    preact = _ops.matmul(a, b, c, bias, *scales, alpha=alpha, beta=beta, **options)
     return through(activation, result, preact)
 
 
@@ -82,9 +87,7 @@ def _affine(
     """Return the tangent of ``alpha a @ b + beta c + bias``: the epilogue adds the rest to one."""
     of_a, of_b = operands
     rest = {"alpha": alpha, "beta": 1.0 if of_c is None else beta, **options}
-    if of_a is None and of_b is None:  # 0 as alpha leaves the product out
-        result = _ops.matmul(a, b, of_c, of_bias, **{**rest, "alpha": 0.0})
-    elif of_a is None:
+    if of_a is None:
         result = _ops.matmul(a, of_b, of_c, of_bias, **rest)
     else:
         result = _ops.matmul(of_a, b, of_c, of_bias, **rest)
