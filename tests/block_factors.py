@@ -37,7 +37,7 @@ class Scaled:
 
 def drawn(
     sizes, lines, *, stack=(), exponents=False, apart=False, major="k", seed=0,
-    types=("float8_e4m3fn", "float8_e4m3fn"),
+    types=("float8_e4m3fn", "float8_e4m3fn"), major_a="k",
 ) -> Scaled:  # fmt: skip
     """Draw a product.
 
@@ -51,8 +51,8 @@ def drawn(
         Whether scales are E8M0, and not float32.
     apart
         Whether neighbouring scales are not neighbours in memory.
-    major
-        Of B: "k" or "n".
+    major, major_a
+        Of B: "k" or "n"; of A: "k" or "m".
     """
     rng = np.random.default_rng(seed)
     m, n, k = sizes
@@ -61,6 +61,8 @@ def drawn(
     b = (2 * rng.standard_normal((*stack, n, k))).astype(np.float32).astype(kinds[1])
     b = b.swapaxes(-1, -2)
     b = np.ascontiguousarray(b) if major == "n" else b
+    if major_a == "m":
+        a = np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)
 
     def scales(shape):
         if exponents:

@@ -26,6 +26,7 @@ from .geometry import (
     MMA_M,
     SWIZZLE_BYTES,
     from_registers,
+    scale_bytes,
     shared_major,
     spare_bytes,
     spare_bytes_adding,
@@ -99,7 +100,7 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
     if legal.any():  # else the ranking tells why the first of them cannot run
         x = x.take(legal[group[x.base]].nonzero()[0])
     spare = np.array([spare_bytes(problem, each) for each in alone])[group[x.base]]
-    line = (x.tile_m + x.tile_n) * SWIZZLE_BYTES
+    line = (x.tile_m + x.tile_n) * SWIZZLE_BYTES + scale_bytes(problem, x.tile_m, x.tile_n)
     adding = spare_bytes_adding(problem, x.tile_m, x.tile_k)
     whole, added = (
         np.clip((target.smem_per_block - room) // line, LEAST_STAGES, _MOST_STAGES)
@@ -216,7 +217,7 @@ def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]
     step. The start decides the order of the sums: not where results are to be the same for every M,
     and not where the last tile computes again what its neighbour does (`places.last_places`).
     """
-    if problem.batch_invariant or problem.groups is not None or problem.has_block_scales:
+    if problem.batch_invariant or problem.groups is not None:
         return 0, 0
     size = extents.k * problem.a.dtype.itemsize * extents.batch
     few_m = extents.m <= config.tile[0] * config.cluster[0] and extents.m * size <= _TURNED_BYTES

@@ -25,6 +25,8 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from unigemm.planning.config import Config
 from unigemm.problem.dtypes import FLOAT8
 from unigemm.problem.problem import Major, MatrixType, Problem
@@ -33,6 +35,7 @@ from ..common.epilogue import in_halves
 from ..common.groups import begins_anywhere
 
 __all__ = [
+    "BLOCK",
     "FEW_ROWS",
     "LEAST_SWIZZLE",
     "Geometry",
@@ -76,10 +79,11 @@ _BESIDE_FRAGMENTS = 48
 _FUSED_PART = 0.37  # of a consumer's registers may be sums then: with more ptxas spills
 # By sets of accumulators; the second number where CTAs or slices add up.
 _BESIDE_SETS = {2: (32, 96), 3: (32, 48)}
-_BESIDE_COLUMNS = {2: 16, 3: 24}  # the same, where each column has scales of its own
 # The tensor cores keep 14 bits in sums of float8 products, and cut those of float32 instead of
 # rounding (seen on an H200). So partial sums over this much of K move to float32 registers.
 _PROMOTED_K = 128
+BLOCK = 128  # lines that share a scale of the coarse kind
+_SCALE_WARPS = 3  # of the producer's warpgroup, beside the producer
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,8 @@ class Geometry:
         other half of one.
     a_bytes, b_bytes
         One stage of an operand.
+    scale_bytes
+        One stage's factors, where there are scales of blocks.
     promote
         After how many k_tiles partial sums are added to another set of accumulators; 0 for never.
     sets
@@ -144,6 +150,7 @@ class Geometry:
     row_steps: tuple[int, int]
     a_bytes: int
     b_bytes: int
+    scale_bytes: int
     promote: int
     sets: int
     a_swizzle: int
@@ -200,8 +207,6 @@ def from_registers(problem: Problem, rows: int) -> bool:
     """
     a = problem.a
     if problem.groups is not None:  # these end at any row, or at any K
-        return False
-    if problem.has_block_scales:  # which are read between the products of two k_tiles
         return False
     wide = a.dtype.itemsize != 2 and products(problem) == 1
     whole = rows >= MMA_M and rows * a.dtype.itemsize % SWIZZLE_BYTES == 0
@@ -263,7 +268,8 @@ def derived(problem: Problem, config: Config) -> Geometry:
     consumers = groups * wg_m * wg_n * config.slice_k
     size = problem.a.dtype.itemsize
     a_bytes, b_bytes = m * k * size, n * k * size
-    pipeline = config.stages * (a_bytes + b_bytes)
+    factors = int(scale_bytes(problem, m, n))
+    pipeline = config.stages * (a_bytes + b_bytes + factors)
     boxes = _boxes(problem, config)
     repeats = ceil(m / (MMA_M * wg_m))
     accumulators = ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP)
@@ -283,8 +289,9 @@ def derived(problem: Problem, config: Config) -> Geometry:
         row_steps=(2, 1) if fragments else (MMA_M * wg_m, 8),
         a_bytes=a_bytes,
         b_bytes=b_bytes,
+        scale_bytes=factors,
         promote=promote,
-        sets=_sets(problem, promote, accumulators, fragments, _registers(consumers, 1)[1], config),
+        sets=_sets(promote, accumulators, fragments, _registers(consumers, 1)[1], config),
         a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
         b_swizzle=_swizzle_of_b(problem, m, n),
         store=boxes.store,
@@ -301,6 +308,42 @@ def derived(problem: Problem, config: Config) -> Geometry:
         return geo
     half = replace(geo, residents=2, registers=_registers(consumers, 2))
     return half if fits_registers(problem, config, half) else geo
+
+
+def column_step(columns: Any) -> Any:
+    """Return by how many columns blocks of 128 may begin in tiles of so many; also for arrays."""
+    return np.gcd(columns, BLOCK)
+
+
+def column_blocks(columns: Any) -> Any:
+    """Return how many blocks of 128 columns a tile of so many touches at most."""
+    return (2 * BLOCK - 1 - column_step(columns) + columns) // BLOCK
+
+
+def scale_lines(problem: Problem, rows: Any, columns: Any) -> Any:
+    """Return how many rows and columns of a tile have factors of their own; also for arrays."""
+    scales = problem.scales
+    assert scales is not None
+    return rows + columns if scales.b.sharing[0] == 1 else rows
+
+
+def scale_bytes(problem: Problem, rows: Any, columns: Any) -> Any:
+    """Return the bytes of a stage's factors, for a tile; 0 without scales of blocks.
+
+    Each row has one for every block of columns, or each row and each column has one.
+    """
+    if not problem.has_block_scales:
+        return 0 * rows
+    lines = scale_lines(problem, rows, columns)
+    assert problem.scales is not None
+    return 4 * lines * (1 if problem.scales.b.sharing[0] == 1 else column_blocks(columns))
+
+
+def scale_warps(problem: Problem, config: Config) -> int:
+    """Return how many warps bring factors."""
+    if not problem.has_block_scales:
+        return 0
+    return min(_SCALE_WARPS, ceil(scale_lines(problem, *config.tile[:2]) / 32))
 
 
 def groups_of(schedule: str) -> int:
@@ -385,10 +428,7 @@ def _promotion(problem: Problem, k_tile: int) -> int:
     return _PROMOTED_K // k_tile if is_promoted(problem) else 0
 
 
-def _sets(
-    problem: Problem, promote: int, accumulators: int, fragments: int, registers: int,
-    config: Config,
-) -> int:  # fmt: skip
+def _sets(promote: int, accumulators: int, fragments: int, registers: int, config: Config) -> int:
     """Return how many sets of accumulators there are: see `Geometry`.
 
     Three where there are registers for them: the sums of every other k_tile are then added to the
@@ -396,14 +436,12 @@ def _sets(
     """
     if promote != 1 or fragments:
         return 2 if promote else 1
-    return 3 if 3 * accumulators + _beside_sets(problem, config, 3) <= registers else 2
+    return 3 if 3 * accumulators + _beside_sets(config, 3) <= registers else 2
 
 
-def _beside_sets(problem: Problem, config: Config, sets: int) -> int:
+def _beside_sets(config: Config, sets: int) -> int:
     """Return the registers that are needed beside so many sets of accumulators."""
-    scales = problem.scales
-    of_columns = scales is not None and scales.of_blocks and scales.b.sharing[0] == 1
-    return _BESIDE_SETS[sets][is_reducing(config)] + (_BESIDE_COLUMNS[sets] if of_columns else 0)
+    return _BESIDE_SETS[sets][is_reducing(config)]
 
 
 def _swizzle(row_bytes: int) -> int:
@@ -451,12 +489,12 @@ def fits_registers(problem: Problem, config: Config, geo: Geometry) -> bool:
     wgmma = geo.mma_n // 2 + _BESIDE_WGMMA
     if wgmma > launched:  # ptxas refuses (C7602)
         return False
-    return geo.held <= geo.registers[1] - _other_registers(problem, config, geo)
+    return geo.held <= geo.registers[1] - _other_registers(config, geo)
 
 
-def _other_registers(problem: Problem, config: Config, geo: Geometry) -> int:
+def _other_registers(config: Config, geo: Geometry) -> int:
     """Return the registers that a consumer thread needs beside its sums and its part of A."""
     if geo.fragments or geo.promote:
-        beside = _beside_sets(problem, config, geo.sets) if geo.promote else 0
+        beside = _beside_sets(config, geo.sets) if geo.promote else 0
         return max(beside, _BESIDE_FRAGMENTS if geo.fragments else 0)
     return _BESIDE_ROWS[geo.residents] if geo.store == "rows" else _OTHER_REGISTERS

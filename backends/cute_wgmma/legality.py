@@ -63,7 +63,6 @@ def unsupported_reason(problem: Problem, config: Config, target: Target) -> str 
         or _unsupported_warps(config)
         or _unsupported_tile(problem, config)
         or _unsupported_of_groups(problem, config)
-        or _unsupported_of_scales(problem, config)
     )
     if reason is not None:
         return reason
@@ -116,15 +115,6 @@ def _unsupported_of_groups(problem: Problem, config: Config) -> str | None:
         return "how much K or how many units a CTA has is not known beforehand: K is not cut"
     if groups.along == "k" and in_panels(problem, config.tile[1]):
         return "panels have eight rows of K together, and groups begin at any"
-    return None
-
-
-def _unsupported_of_scales(problem: Problem, config: Config) -> str | None:
-    """Say why a configuration is none for scales of 128 elements of K, one k_tile each."""
-    if not problem.has_block_scales:
-        return None
-    if config.split_k * config.cluster_k * config.slice_k > 1:
-        return "scales of 128 elements of K are those of whole products: K is not cut"
     return None
 
 

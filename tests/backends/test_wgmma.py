@@ -30,6 +30,7 @@ from unigemm.planning.plan import Plan
 from unigemm.planning.target import ARCHITECTURES, named_target
 from unigemm.problem.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.problem.problem import Extents, MatrixType, Problem
+from unigemm.problem.scales import OperandScales, Scales
 
 H200 = named_target("sm_90a")
 EXTENTS = Extents(512, 512, 512)
@@ -59,7 +60,13 @@ def plans_of(problem):
     return [Plan("cute_wgmma", c, problem, EXTENTS, H200) for c in offered(problem, H200)]
 
 
-FEW = random.Random(5).sample(PROBLEMS, 20)
+#: float8 with scales of 128 elements of K, and of one line or 128 of each operand.
+SCALED = [
+    replace(problem_of(DType.FLOAT8_E4M3FN, layout), scales=Scales(*map(OperandScales, lines)))
+    for layout in LAYOUTS
+    for lines in product(("1x128", "128x128"), repeat=2)
+]
+FEW = [*random.Random(5).sample(PROBLEMS, 20), *random.Random(5).sample(SCALED, 3)]
 
 
 @pytest.mark.parametrize("problem", FEW, ids=str)
@@ -278,8 +285,9 @@ SAMPLE = 9  # kernels compiled in an ordinary run: of as many classes
 def offers():
     """Classes to draw a plan from each, or every plan of all, which takes hours to compile."""
     if ALL:
-        return [plan for problem in PROBLEMS for plan in plans_of(problem)]
-    return random.Random(20261121).sample(PROBLEMS, SAMPLE)
+        return [plan for problem in (*PROBLEMS, *SCALED) for plan in plans_of(problem)]
+    draw = random.Random(20261121)
+    return [*draw.sample(PROBLEMS, SAMPLE), *draw.sample(SCALED, 2)]
 
 
 def name(plan):
@@ -290,6 +298,7 @@ def name(plan):
     cluster = "x".join(map(str, c.cluster))
     kind = f"{p.a.dtype}-{p.precision}-{p.layout}-{p.a.alignment}-{p.d.dtype}-{p.d.alignment}"
     swap = "-swap" if c.swap_ab else ""
+    kind += "-".join(["", *map(str, (p.scales.a, p.scales.b))]) if p.scales else ""
     return f"{kind}-{tile}-c{cluster}x{c.cluster_k}-{c.schedule}{c.slice_k}-split{c.split_k}{swap}"
 
 

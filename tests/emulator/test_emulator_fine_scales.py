@@ -10,6 +10,7 @@ from block_factors import drawn
 
 import unigemm
 from unigemm import emulator
+from unigemm.backends.cute_wgmma.geometry import geometry
 
 #: Hopper's tensor cores keep 14 bits in their sums (docs/guide/precision.md).
 NEAR = {"float32": 2.0**-11, "bfloat16": 2.0**-7}
@@ -47,6 +48,40 @@ def test_tiles_that_nobody_picked(lines, number):
         others = sorted(plan.alternatives, key=lambda each: repr(each.config))
         rng = random.Random(f"{lines} {number}")
         one = plan.taking(rng.choice(others))
+        got = unigemm.matmul(x.a, x.b, **scales, plan=one)
+        assert x.error(got) < NEAR["float32"], one.config
+
+
+@pytest.mark.parametrize("lines", [(1, 128), (1, 1)])
+@pytest.mark.parametrize("way", ["split_k", "cluster_k", "slice_k"])
+def test_k_is_cut_with_scales_of_its_blocks(way, lines):
+    x = drawn((23, 136, 1300), lines, exponents=way == "split_k", apart=True)
+    scales = {"scale_a": x.scale_a, "scale_b": x.scale_b}
+    with emulator.device("sm_90a"):
+        plan = unigemm.plan(x.a, x.b, **scales, backend="cute_wgmma", keep=400)
+        others = sorted(plan.alternatives, key=lambda each: repr(each.config))
+        cut = [each for each in others if getattr(each.config, way) > 1]
+        one = plan.taking(
+            random.Random(way).choice(sorted(cut, key=lambda each: repr(each.config)))
+        )
+        got = unigemm.matmul(x.a, x.b, **scales, plan=one)
+        assert x.error(got) < NEAR["float32"], one.config
+
+
+@pytest.mark.parametrize("lines", [(1, 128), (128, 1)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_operand_that_lies_across_k_is_multiplied_from_registers(lines, turned):
+    """A along M, or B along N in the transposed product; TMA takes multiples of 16 bytes."""
+    x = drawn((144, 272, 400), lines, **({"major": "n"} if turned else {"major_a": "m"}))
+    scales = {"scale_a": x.scale_a, "scale_b": x.scale_b}
+    with emulator.device("sm_90a"):
+        plan = unigemm.plan(x.a, x.b, **scales, backend="cute_wgmma", keep=400)
+        direct = [
+            each
+            for each in sorted(plan.alternatives, key=lambda each: repr(each.config))
+            if geometry(each.config.oriented(plan.problem), each.config).fragments
+        ]
+        one = plan.taking(random.Random(f"{lines}").choice(direct))
         got = unigemm.matmul(x.a, x.b, **scales, plan=one)
         assert x.error(got) < NEAR["float32"], one.config
 

@@ -88,8 +88,8 @@ def consume(
             stage = group
         if const_expr(geo.groups == 2):
             cute.arch.barrier(barrier_id=ORDER_BARRIER + group, number_of_threads=both)
-        tail = tail_of(spec, work, shared, in_group, group)
-        factors = factors_of(spec, scales, work, lasts, (wg_m, wg_n), in_wg, sizes)
+        tail = tail_of(spec, work, shared[:2], in_group, group)
+        factors = factors_of(spec, shared[2], work, lasts, (wg_m, wg_n), consumer, in_wg)
         stage, phase = multiply(
             spec, mma, sums, total, a, b, barriers, k_tiles, (stage, phase), ranks,
             (consumer, in_wg), tail, factors,

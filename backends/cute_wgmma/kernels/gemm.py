@@ -8,6 +8,8 @@ The story of one CTA
     producer   one warp. For each work unit and k_tile: wait until every CTA that receives the
                k_tile has left the stage (`empty`), announce the bytes (`full`), start the TMA loads
                of A and B, multicast along the cluster.
+    scales     where blocks of K have some, other warps of the producer's warpgroup: they leave
+               factors beside each stage, which `full` waits for (`block_factors`).
     consumers  warpgroups of 128 threads. Wait `full`, multiply the k_tile with wgmma out of shared
                memory, keep one in flight, hand the stage before it back (`empty`, one arrival of
                each warpgroup at each CTA whose producer wrote it).
@@ -34,6 +36,7 @@ from cutlass.cute.nvgpu import cpasync
 from ...cute.device import pinned, select
 from ...cute.tile_scheduler import work_unit
 from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
+from .block_factors import bring_factors
 from .consumer import consume
 from .layouts import loads_of_b, panels_layout, whole_rows
 from .producer import produce
@@ -53,7 +56,7 @@ def init_barriers(spec: cutlass.Constexpr, full: cute.Pointer, warp: Int32) -> N
         for i in range_constexpr((2 * stages + warps - 1) // warps):
             index = warp + i * warps
             if index < 2 * stages:
-                arrivals = select(index < stages, Int32(1), Int32(leaving))
+                arrivals = select(index < stages, Int32(1 + spec.scale_warps), Int32(leaving))
                 cute.arch.mbarrier_init(full + index, arrivals)
         cute.arch.mbarrier_init_fence()
 
@@ -66,6 +69,35 @@ def store_boxes(
     size = geo.consumers * geo.store_buffers * STORE_ROWS * geo.box_pitch
     place = smem.allocate(size, 1024) if size > 0 else unused
     return cute.recast_ptr(place, dtype=spec.output)
+
+
+def factor_slots(spec: Spec, smem: cutlass.memory.SmemAllocator, unused: cute.Pointer) -> Int32:
+    """Allocate the factors of all stages; an address of no use where there are none."""
+    size = spec.config.stages * spec.geometry.scale_bytes
+    return Int32((smem.allocate(size, 16) if size > 0 else unused).toint())
+
+
+def place_of_cta(spec: Spec) -> tuple:
+    """Return the number of this CTA's cluster, that of all clusters, and its ranks in its own."""
+    config, (cm, cn) = spec.config, spec.config.cluster
+    across, along, deep = cute.arch.block_idx()
+    wide, _, _ = cute.arch.grid_dim()
+    cluster_index, clusters = across // cm, wide // cm
+    ranks = (  # constants where the cluster has one CTA that way
+        across - cluster_index * cm if cm > 1 else Int32(0),
+        along if cn > 1 else Int32(0),
+        deep if config.cluster_k > 1 else Int32(0),
+    )
+    return cluster_index, clusters, ranks
+
+
+def meet(spec: Spec) -> None:
+    """Wait until all CTAs of the cluster have initialised their barriers."""
+    if spec.config.cluster == (1, 1) and spec.config.cluster_k == 1:
+        cute.arch.sync_threads()
+    else:
+        cute.arch.cluster_arrive_relaxed()  # the fence has published the barriers
+        cute.arch.cluster_wait()
 
 
 def receivers(spec: Spec, ranks: tuple) -> tuple[Int32, Int32]:
@@ -112,14 +144,7 @@ def gemm_kernel(
     tile_m, _, tile_k = config.tile
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    across, along, deep = cute.arch.block_idx()
-    wide, _, _ = cute.arch.grid_dim()
-    cluster_index, clusters = across // cm, wide // cm
-    ranks = (  # constants where the cluster has one CTA that way
-        across - cluster_index * cm if const_expr(cm > 1) else Int32(0),
-        along if const_expr(cn > 1) else Int32(0),
-        deep if const_expr(config.cluster_k > 1) else Int32(0),
-    )
+    cluster_index, clusters, ranks = place_of_cta(spec)
     rank_m, rank_n, _ = ranks
 
     # -- shared memory: barriers, stages of A, stages of B, boxes of D
@@ -132,6 +157,7 @@ def gemm_kernel(
     if const_expr(tile_m < MMA_M):
         smem.allocate((MMA_M - tile_m) * tile_k * spec.operands[0].width // 8, 1024)
     boxes = store_boxes(spec, smem, full)
+    slots = factor_slots(spec, smem, full)
     init_barriers(spec, full, warp)
     if warp == 0:
         cpasync.prefetch_descriptor(atom_a)
@@ -139,11 +165,7 @@ def gemm_kernel(
     # The kernel before may write the offsets of groups.
     has_groups = const_expr(spec.problem.groups is not None)
     first = () if has_groups else work_unit(spec, cluster_index, order, ranks)
-    if const_expr(cm * cn * config.cluster_k > 1):
-        cute.arch.cluster_arrive_relaxed()  # the fence has published the barriers
-        cute.arch.cluster_wait()
-    else:
-        cute.arch.sync_threads()
+    meet(spec)
     loaded_b = shared_b
     if const_expr(spec.panels):
         loaded_b = cute.make_tensor(shared_b.iterator, panels_layout(spec))
@@ -160,10 +182,16 @@ def gemm_kernel(
                 barriers, flags, cluster_index, first, units, clusters, ranks, sizes,
                 taken if spec.brings_arrays else (),
             )  # fmt: skip
+        if const_expr(spec.scale_warps > 0):
+            if (warp > 0) & (warp <= spec.scale_warps):
+                bring_factors(
+                    spec, scales, slots, lasts, order, barriers, warp, cluster_index, first, units,
+                    clusters, ranks, sizes,
+                )  # fmt: skip
     else:
         cute.arch.setmaxregister_increase(geo.registers[1])
         consume(
-            spec, (sizes, lasts), order, mma, (whole_a, shared_b), barriers,
+            spec, (sizes, lasts), order, mma, (whole_a, shared_b, slots), barriers,
             (atom_d, tensor_d, boxes), out, d_strides,
             cute.arch.make_warp_uniform((warp - 4) // 4), thread - WARPGROUP,
             cluster_index, first, units, clusters, ranks, scales, taken,

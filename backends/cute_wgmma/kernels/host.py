@@ -78,13 +78,19 @@ def start(
     gemm_kernel(
         spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
         layout_a, layout_b, out, out_strides, tuple(flags), (m, n), lasts,
-        order, units, () if spec.split else (*scales, *scale_steps), () if spec.split else taken,
+        order, units, scales_of_sums(spec, scales, scale_steps), () if spec.split else taken,
     ).launch(
         grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
         cluster=(cm, cn, config.cluster_k),
         stream=stream, min_blocks_per_mp=geo.residents, preferred_smem_carveout=100, use_pdl=True,
     )  # fmt: skip
-    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, scales, stream, taken)
+    whole = () if spec.scale_warps else scales  # those of blocks are in the parts already
+    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, whole, stream, taken)
+
+
+def scales_of_sums(spec: Spec, scales: tuple, steps: tuple) -> tuple:
+    """Return the scales that the main kernel multiplies by: of split K, those of blocks alone."""
+    return () if spec.split and not spec.scale_warps else (*scales, *steps)
 
 
 def make_host(spec: Spec) -> Callable:

@@ -9,7 +9,7 @@ from cutlass.cute.nvgpu import warpgroup
 from ...cute.device import select
 from ...cute.tile_scheduler import advance
 from ..geometry import WARPGROUP
-from .block_factors import add_promoted, block_factors
+from .block_factors import add_promoted, await_others, read_factors, reads_late
 from .fragments import load_fragment
 from .k_tails import clear_others
 from .layouts import tiled_mma
@@ -68,7 +68,9 @@ def multiply(
     promote = spec.geometry.promote
     consumer, in_wg = threads
     if const_expr(spec.geometry.fragments > 0):
-        at = run_from_registers(spec, mma, sums, total, a, b, barriers, k_tiles, at, ranks, in_wg)
+        at = run_from_registers(
+            spec, mma, sums, total, a, b, barriers, k_tiles, at, ranks, in_wg, factors
+        )
     elif const_expr(promote == 1):
         loop = run_in_pairs if spec.geometry.sets == 3 else run_promoted
         at = loop(
@@ -147,30 +149,25 @@ def run_in_pairs(
         before = stage
         cute.arch.mbarrier_wait(full + stage, phase)
         clear_others(spec, tail, 2 * pair, stage)
+        first = read_factors(spec, factors, stage)
         multiply_k_tile(both, even, a, b, stage)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
         cute.arch.mbarrier_wait(full + stage, phase)
         clear_others(spec, tail, 2 * pair + 1, stage)
+        second = read_factors(spec, factors, stage)
         multiply_k_tile(both, odd, a, b, stage)
-        scales = block_factors(spec, factors, 2 * pair), block_factors(spec, factors, 2 * pair + 1)
         warpgroup.wait_group(1)
-        add_promoted(spec, total, even, scales[0], factors)
-        if in_wg < 32:  # the warpgroup's first warp signals for all of it
-            release(empty + before, ranks, in_wg, spec)
+        promote_sums(spec, total, even, first, factors, empty + before, ranks, in_wg)
         warpgroup.wait_group(0)
-        if in_wg < 32:
-            release(empty + stage, ranks, in_wg, spec)
-        add_promoted(spec, total, odd, scales[1], factors)
+        promote_sums(spec, total, odd, second, factors, empty + stage, ranks, in_wg)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     if k_tiles % 2 == 1:
         cute.arch.mbarrier_wait(full + stage, phase)
         clear_others(spec, tail, k_tiles - 1, stage)
+        last = read_factors(spec, factors, stage)
         multiply_k_tile(both, even, a, b, stage)
-        last = block_factors(spec, factors, k_tiles - 1)
         warpgroup.wait_group(0)
-        if in_wg < 32:
-            release(empty + stage, ranks, in_wg, spec)
-        add_promoted(spec, total, even, last, factors)
+        promote_sums(spec, total, even, last, factors, empty + stage, ranks, in_wg)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     return stage, phase
 
@@ -195,18 +192,33 @@ def run_promoted(
     for k_tile in cutlass.range(k_tiles, unroll=1):
         cute.arch.mbarrier_wait(full + stage, phase)
         clear_others(spec, tail, k_tile, stage)
+        loaded = read_factors(spec, factors, stage)
         if const_expr(geo.takes_turns):
             cute.arch.barrier(barrier_id=ORDER_BARRIER + consumer, number_of_threads=2 * WARPGROUP)
         multiply_k_tile(both, sums, a, b, stage)
         if const_expr(geo.takes_turns):
             pass_turn(coming)
-        scales = block_factors(spec, factors, k_tile)
         warpgroup.wait_group(0)
-        if in_wg < 32:  # the warpgroup's first warp signals for all of it
-            release(empty + stage, ranks, in_wg, spec)
-        add_promoted(spec, total, sums, scales, factors)
+        promote_sums(spec, total, sums, loaded, factors, empty + stage, ranks, in_wg)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     return stage, phase
+
+
+@cute.jit
+def promote_sums(
+    spec: cutlass.Constexpr, total: cute.Tensor, sums: cute.Tensor, loaded: tuple, factors: tuple,
+    empty: cute.Pointer, ranks: tuple, in_wg: Int32,
+) -> None:  # fmt: skip
+    """Leave a stage whose wgmma is done, and add its sums to the total."""
+    late = const_expr(reads_late(spec, factors))
+    if const_expr(not late):
+        if in_wg < 32:  # the warpgroup's first warp signals for all of it
+            release(empty, ranks, in_wg, spec)
+    add_promoted(spec, total, sums, loaded)
+    if const_expr(late):
+        await_others(spec, factors)
+        if in_wg < 32:
+            release(empty, ranks, in_wg, spec)
 
 
 @cute.jit
@@ -244,6 +256,7 @@ def multiply_k_tile(
 def run_from_registers(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor, a: tuple,
     b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple, in_wg: Int32,
+    factors: tuple,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """`run` with A from registers, each k_tile's loaded while the one before is multiplied.
 
@@ -262,16 +275,17 @@ def run_from_registers(
     for pair in cutlass.range(k_tiles // 2, unroll=1):
         first = 2 * pair
         state = k_tile_from_registers(
-            spec, mma, sums, total, (even, odd), a, b, barriers, first, k_tiles, state, ranks, in_wg
-        )
+            spec, mma, sums, total, (even, odd), a, b, barriers, first, k_tiles, state, ranks,
+            in_wg, factors,
+        )  # fmt: skip
         state = k_tile_from_registers(
             spec, mma, sums, total, (odd, even), a, b, barriers, first + 1, k_tiles, state, ranks,
-            in_wg,
+            in_wg, factors,
         )  # fmt: skip
     if k_tiles % 2 == 1:
         state = k_tile_from_registers(
             spec, mma, sums, total, (even, odd), a, b, barriers, k_tiles - 1, k_tiles, state, ranks,
-            in_wg,
+            in_wg, factors,
         )  # fmt: skip
     if const_expr(not spec.geometry.promote):
         warpgroup.wait_group(0)
@@ -285,7 +299,7 @@ def run_from_registers(
 def k_tile_from_registers(
     spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
     fragments: tuple, a: tuple, b: cute.Tensor, barriers: tuple, index: Int32, k_tiles: Int32,
-    state: tuple, ranks: tuple, in_wg: Int32,
+    state: tuple, ranks: tuple, in_wg: Int32, factors: tuple,
 ) -> tuple[Int32, Int32, Int32]:  # fmt: skip
     """Multiply one k_tile; load the next one's part of A as soon as its registers are free."""
     now, coming = fragments
@@ -293,6 +307,7 @@ def k_tile_from_registers(
     promote = const_expr(spec.geometry.promote)
     stage, phase, previous = state
     both = (starting(spec) if promote else mma, mma)
+    loaded = read_factors(spec, factors, stage)
     warpgroup.fence()
     for k in range_constexpr(cute.size(now, mode=[2])):
         cute.gemm(both[min(k, 1)], sums, now[None, None, k], b[None, None, k, stage], sums)
@@ -309,7 +324,5 @@ def k_tile_from_registers(
         load_fragment(spec, coming, a[0] + stage * spec.geometry.a_bytes, a[1])
     if const_expr(promote):
         warpgroup.wait_group(0)
-        if in_wg < 32:
-            release(empty + previous, ranks, in_wg, spec)
-        total.store(total.load() + sums.load())
+        promote_sums(spec, total, sums, loaded, factors, empty + previous, ranks, in_wg)
     return stage, phase, previous

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from ...cute import device
 from ...cute.epilogue import whole_arrays
-from ..geometry import MMA_M, Geometry, geometry, in_panels, is_repacked, products, shared_major
+from ..geometry import (
+    MMA_M,
+    Geometry,
+    geometry,
+    in_panels,
+    is_repacked,
+    products,
+    scale_warps,
+    shared_major,
+)
 
 __all__ = ["Spec"]
 
@@ -21,6 +30,11 @@ class Spec(device.Spec):
     def products(self) -> int:
         """Products that make one: see `geometry.products`."""
         return products(self.problem)
+
+    @property
+    def scale_warps(self) -> int:
+        """Warps that bring the scales of blocks of K."""
+        return scale_warps(self.problem, self.config)
 
     @property
     def k_major(self) -> tuple[bool, bool]:

@@ -15,7 +15,7 @@ from cutlass.cute.nvgpu import cpasync
 from ...common.epilogue import in_halves, in_place
 from ...cute.device import select
 from ...cute.tile_scheduler import Work, first_row, is_walked
-from ..geometry import TMA_BYTES
+from ..geometry import TMA_BYTES, column_step
 from .spec import Spec
 
 STORED_AT = 8  # a warpgroup stores from rows and columns on that are multiples of this
@@ -27,13 +27,16 @@ def last_origins(spec: Spec, sizes: tuple, rotations: tuple) -> tuple[Int32, Int
 
     An operand that lies along M or N is read in whole lines of shared memory, so its last tile may
     still stick out by less than a line. No tile moves where neighbours begin at different k_tiles:
-    their sums would differ. Nor where C is D: a neighbour would read what has been written.
+    their sums would differ. Nor where C is D: a neighbour would read what has been written. With
+    scales of blocks of columns, tiles begin where all others may: see `column_step`.
     """
     swizzles = (spec.geometry.a_swizzle, spec.geometry.b_swizzle)
     found = []
     for mode, swizzle in enumerate(swizzles):
         line = swizzle // spec.problem.a.dtype.itemsize
         unit = STORED_AT if spec.k_major[mode] else max(STORED_AT, line)
+        if mode == 1 and spec.scale_warps:
+            unit = max(unit, int(column_step(spec.config.tile[1])))
         last = sizes[mode] - spec.config.tile[mode]
         moves = (last >= 0) & (rotations[mode] == 0)
         if in_place(spec.problem):
