@@ -1,0 +1,50 @@
+"""`bench.scales` compares what is the same, and prints it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import bench.scales as bench
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+WAYS = [(kind, name) for kind, ways in bench.KINDS.items() for name in ways]
+
+
+@pytest.mark.parametrize(("kind", "name"), WAYS)
+def test_scales_multiply_what_they_are_named_for(kind, name):
+    x = bench.arrays_of(kind, 130, 272, 256, "cpu")
+    names = bench.KINDS[kind][name]
+    got = bench.ours(x, names, "numpy")().double()
+    a, b = (x[each].double() for each in "ab")
+    if names:
+        a, b = a * spread(x[names[0]], a.shape), b * spread(x[names[1]], b.shape)
+    torch.testing.assert_close(got, a @ b, rtol=2e-2, atol=0.1)
+
+
+def spread(scales, shape):
+    if scales.numel() == 1:
+        return scales
+    for axis, size in enumerate(shape):
+        if scales.shape[axis] not in (1, size):
+            scales = scales.repeat_interleave(bench.BLOCK, axis).narrow(axis, 0, size)
+    return scales
+
+
+@pytest.mark.parametrize("kind", bench.KINDS)
+def test_each_way_has_a_line(monkeypatch, kind):
+    monkeypatch.setattr(bench, "arrays_of", lambda *args, made=bench.arrays_of: made(*args, "cpu"))
+    monkeypatch.setattr(bench, "best_device", lambda: SimpleNamespace(l2_bytes=1))
+
+    def timed(implementations, device, budget_ms):
+        return {x: SimpleNamespace(us=30.0 if "torch" in x else 20.0) for x in implementations}
+
+    monkeypatch.setattr(bench, "measure", timed)
+    records = bench.measured(kind, (32, 32, 128), "numpy")
+    lines = bench.table(records).splitlines()
+    assert [line[:10].strip() for line in lines] == [name[:10] for name in bench.KINDS[kind]]
+    assert all("20.0  1.000" in line for line in lines)
+    beside = {r["scales"] for r in records if r["by"] == "torch"}
+    assert {line[:10].strip() for line in lines if "1.500" in line} == {x[:10] for x in beside}
