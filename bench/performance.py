@@ -26,8 +26,8 @@ from typing import Any
 from bench.command import command
 from bench.measured import DATA, Launch, by_product, files, launches
 from bench.model_sizes import FAMILIES, family
-from bench.performance_page import Facts, kinds_of, page, short
-from bench.performance_plots import draw_ladder, draw_ratios, draw_roofline
+from bench.performance_page import Facts, by_kind_and_family, kinds_of, page, short
+from bench.performance_plots import draw_families, draw_ladder, draw_ratios, draw_roofline
 from unigemm.planning.plan import Plan
 from unigemm.problem.problem import Extents, Problem
 from unigemm.tuning import sweep
@@ -249,6 +249,8 @@ def drawn(facts: Facts, out: Path) -> dict[tuple[str, ...], str]:
         pictures[what] = path.name
         return path
 
+    for card in sorted({each.card for each in facts.fresh}):
+        draw_families(named("families", card), by_kind_and_family(facts.fresh, card))
     picked = [x for x in facts.found if x.plan]
     for card, held_out in sorted({(x.card, x.held_out) for x in picked}):
         some = [x for x in picked if (x.card, x.held_out) == (card, held_out)]

@@ -202,7 +202,24 @@ def _fresh(facts: Facts) -> list[str]:
         measured_at = facts.origins.get(each.file, {}).get("commits", "not noted")
         parts.append(f"### {short(each.card)}, {measured_at}: {len(each.problems)} problems")
         parts.append(_by_mean_of_families(each.problems))
+    for (what, *card), picture in facts.pictures.items():
+        if what == "families":
+            said = f"Mean and worst ratio to cuBLAS on an {short(card[0])}, by family and numbers"
+            parts.append(f"![{said}]({picture})")
     return ["\n\n".join(parts)]
+
+
+def by_kind_and_family(fresh: Iterable[Fresh], card: str) -> dict[str, dict[str, list[float]]]:
+    """Return the ratios of the fresh problems on a card."""
+    problems = [x for each in fresh if each.card == card for x in each.problems]
+    found: dict[str, dict[str, list[float]]] = {}
+    for kind in kinds_of(problems):
+        ratios = {
+            name: [x.ratio for x in problems if (x.kind, x.family) == (kind, name)]
+            for name in FAMILIES
+        }
+        found[kind] = {name: some for name, some in ratios.items() if some}
+    return found
 
 
 def _by_mean_of_families(problems: Sequence[Measured]) -> str:

@@ -3,61 +3,114 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.report import geometric_mean
 from unigemm.tuning.plan_plot import peak_rates
-from unigemm.tuning.plot import save
+from unigemm.tuning.plot import number, save
 
 if TYPE_CHECKING:
     from bench.performance import Measured
 
-_WIDE = 9.5  # inches
+_WIDE = 4.9  # inches, so that text of this size can be read on a telephone
+_TEXT = {"font.size": 11, "axes.titlesize": 11, "legend.fontsize": 11}
 _DPI = 150  # of the points, which are no lines of the SVG: there are thousands
-_COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
+_COLORS = ("#4c8bf5", "#f28e2b", "#3fa35a", "#e15759", "#a97bd1", "#a5785e", "#d66fb0")
 _TICKS = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 6)
-_OURS, _THEIRS = "tab:blue", "tab:orange"
+_FEW_TICKS = 7
+_RATIO = "time of cuBLAS over that of unigemm:\nright of 1 unigemm is faster"
+_OURS, _THEIRS = _COLORS[:2]
+
+
+def draw_families(path: Path, ratios: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    """Draw the mean ratio of each kind of numbers and family, and a line down to the worst one.
+
+    Parameters
+    ----------
+    path
+        The picture.
+    ratios
+        Of each kind, by family: the ratios of its problems.
+    """
+    names = list(dict.fromkeys(name for of in ratios.values() for name in of))
+    colors = dict(zip(names, _COLORS, strict=False))
+    with _styled():
+        figure, axes = _figure(1.9 + 0.85 * len(ratios))
+        for row, of in enumerate(ratios.values()):
+            for name, some in of.items():
+                height = row + _place(names.index(name), len(names))
+                mean, worst = geometric_mean(some), min(some)
+                axes.plot([worst, mean], [height] * 2, color=colors[name], linewidth=2)
+                axes.plot([mean], [height], "o", color=colors[name], ms=6)
+                axes.plot([worst], [height], "|", color=colors[name], ms=8, mew=2)
+        for name, color in colors.items():
+            axes.plot([], [], "o", color=color, ms=6, label=name)
+        every = [
+            x for of in ratios.values() for y in of.values() for x in (min(y), geometric_mean(y))
+        ]
+        _ratio_axes(axes, every, list(ratios))
+        axes.set_xlabel(f"{_RATIO}\ndot: mean of a family; bar: its worst product")
+        figure.legend(loc="outside upper left", ncols=3, frameon=False, **_CLOSE)
+        save(figure, path)
 
 
 def draw_ratios(path: Path, found: Sequence[Measured], kinds: Sequence[str], families: Any) -> None:
     """Draw the ratio of each problem, a row for each kind of numbers."""
-    figure, axes = _figure(1.2 + 0.75 * len(kinds))
     few = len(found) < 300
     marks = {"ms": 9, "mew": 2 if few else 1, "alpha": 0.8 if few else 0.6, "rasterized": True}
     colors = dict(zip(families, _COLORS, strict=True))
-    for row, kind in enumerate(kinds):
-        for index, (name, color) in enumerate(colors.items()):
-            ratios = [x.ratio for x in found if x.kind == kind and x.family == name]
-            # Families lie below each other, so that none hides another.
-            height = row - 0.3 + 0.6 * index / (len(colors) - 1)
-            axes.plot(ratios, [height] * len(ratios), "|", color=color, **marks)
-    for name, color in colors.items():
-        axes.plot([], [], "|", color=color, ms=9, mew=2, label=name)
+    with _styled():
+        figure, axes = _figure(1.9 + 0.85 * len(kinds))
+        for row, kind in enumerate(kinds):
+            for index, (name, color) in enumerate(colors.items()):
+                ratios = [x.ratio for x in found if x.kind == kind and x.family == name]
+                # Families lie below each other, so that none hides another.
+                height = row + _place(index, len(colors))
+                axes.plot(ratios, [height] * len(ratios), "|", color=color, **marks)
+        for name, color in colors.items():
+            axes.plot([], [], "|", color=color, ms=9, mew=2, label=name)
+        _ratio_axes(axes, [x.ratio for x in found], kinds)
+        axes.set_xlabel(_RATIO)
+        figure.legend(loc="outside upper left", ncols=3, frameon=False, **_CLOSE)
+        save(figure, path)
+
+
+_CLOSE = {"columnspacing": 1.2, "handletextpad": 0.2, "borderaxespad": 0.2}
+
+
+def _place(index: int, count: int) -> float:
+    """Return where a family lies in the row of a kind."""
+    return -0.36 + 0.72 * index / max(1, count - 1)
+
+
+def _ratio_axes(axes: Any, ratios: Sequence[float], kinds: Sequence[str]) -> None:
+    """Write ratios and kinds beside the axes, and mark 1."""
     axes.axvline(1.0, color="grey", linewidth=1)
     axes.set_xscale("log")
-    low, high = min(x.ratio for x in found), max(x.ratio for x in found)
-    shown = [each for each in _TICKS if low / 1.2 <= each <= high * 1.2]
+    low, high = min(ratios), max(ratios)
+    shown = [each for each in _TICKS if low / 1.1 <= each <= high * 1.1]
+    if len(shown) > _FEW_TICKS:
+        shown = [each for each in shown if each not in (0.6, 0.8, 0.9, 1.2)]
     axes.set_xticks(shown, [f"{each:g}" for each in shown])
     axes.set_xticks([], minor=True)
-    axes.set_yticks(range(len(kinds)), kinds)
+    axes.set_yticks(range(len(kinds)), [kind.replace("float8_e4m3fn", "float8") for kind in kinds])
     axes.invert_yaxis()
-    axes.set_xlabel("time of cuBLAS over time of unigemm: right of 1 unigemm is faster")
-    figure.legend(loc="outside upper center", ncols=len(colors), fontsize=8, frameon=False)
-    save(figure, path)
 
 
 def draw_roofline(path: Path, found: Sequence[Measured], kinds: Sequence[str]) -> None:
     """Draw the rates of the picks, and of cuBLAS, below the roofline; a panel for each kind."""
     from matplotlib.figure import Figure
 
-    columns = 2
-    rows = -(-len(kinds) // columns)
-    figure = Figure(figsize=(_WIDE, 3.1 * rows), dpi=_DPI, layout="constrained")
-    for index, kind in enumerate(kinds):
-        axes = figure.add_subplot(rows, columns, index + 1)
-        _draw_panel(axes, [x for x in found if x.kind == kind], kind)
-    axes.legend(fontsize=8, loc="lower right")
-    save(figure, path)
+    with _styled():
+        figure = Figure(figsize=(_WIDE, 3.2 * len(kinds)), dpi=_DPI, layout="constrained")
+        for index, kind in enumerate(kinds):
+            axes = figure.add_subplot(len(kinds), 1, index + 1)
+            _draw_panel(axes, [x for x in found if x.kind == kind], kind)
+            if not index:
+                axes.legend(loc="lower right")
+        save(figure, path)
 
 
 def _draw_panel(axes: Any, of_kind: Sequence[Measured], kind: str) -> None:
@@ -74,21 +127,30 @@ def _draw_panel(axes: Any, of_kind: Sequence[Measured], kind: str) -> None:
     axes.plot(at, reached, ".", color=_OURS, ms=4, alpha=0.6, rasterized=True, label="unigemm")
     axes.set(xscale="log", yscale="log", title=f"{kind}, {rate:,.4g} TFLOP/s at most")
     axes.set(xlabel="operations a byte of device memory", ylabel="TFLOP/s")
+    for axis, values in ((axes.xaxis, at), (axes.yaxis, reached)):
+        number(axis, values)
     axes.set_ylim(min(*reached, *cublas) / 2, rate * 2)
 
 
 def draw_ladder(path: Path, percent: Mapping[str, float]) -> None:
     """Draw the rungs of the ladder as bars, in percent of cuBLAS."""
-    figure, axes = _figure(1.0 + 0.3 * len(percent))
-    names = list(percent)
-    bars = axes.barh(range(len(names)), percent.values(), color=_OURS)
-    axes.bar_label(bars, fmt="{:.1f}", padding=3, fontsize=9)
-    axes.set_yticks(range(len(names)), names)
-    axes.axvline(100.0, color="grey", linewidth=1)
-    axes.set_xlim(0, 1.1 * max(*percent.values(), 100.0))
-    axes.set_xlabel("percent of cuBLAS")
-    axes.invert_yaxis()
-    save(figure, path)
+    with _styled():
+        figure, axes = _figure(1.0 + 0.34 * len(percent))
+        names = list(percent)
+        bars = axes.barh(range(len(names)), percent.values(), color=_OURS)
+        axes.bar_label(bars, fmt="{:.1f}", padding=3)
+        axes.set_yticks(range(len(names)), names)
+        axes.axvline(100.0, color="grey", linewidth=1)
+        axes.set_xlim(0, 1.2 * max(*percent.values(), 100.0))
+        axes.set_xlabel("percent of cuBLAS")
+        axes.invert_yaxis()
+        save(figure, path)
+
+
+def _styled() -> AbstractContextManager[None]:
+    import matplotlib
+
+    return matplotlib.rc_context(_TEXT)
 
 
 def _figure(height: float) -> tuple[Any, Any]:

@@ -32,6 +32,9 @@ FIRST = ("numpy_drop_in", "reading_a_plan", "backend_by_name", "own_epilogue", "
 RECORDS = ("lab-notes/", "measurements.md", "changelog.md")
 OUTPUTS = ROOT / "docs" / "site" / "outputs"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
+PICTURE = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<src>[^":]+\.svg)" ?/?>')
+#: Pictures wider than that are not made smaller on telephones: there they can be moved.
+WIDE = 420
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -93,6 +96,28 @@ def page_of(path: str) -> str | None:
         return path.removesuffix(".py") + ".md"
     inside = path.removeprefix("docs/")
     return inside if inside != path and Path(path).suffix in (".md", ".svg") else None
+
+
+def on_page_content(html: str, page: Page, config: Any, **_: Any) -> str:
+    """Put pictures into the page, where black ones take the colour of its text."""
+
+    def inside(found: re.Match[str]) -> str:
+        source = posixpath.join(posixpath.dirname(page.file.src_uri), found["src"])
+        svg = (ROOT / "docs" / posixpath.normpath(source)).read_text()
+        start = svg.index("<svg")
+        box = re.search(r'viewBox="[^"]+"', svg)
+        if box is None:
+            raise ValueError(f"{source} has no viewBox, without which it keeps its size")
+        body = re.sub(
+            r' id="\w+_\d+"', "", svg[svg.index(">", start) + 1 :]
+        )  # of other pictures too
+        wide = " wide" if float(box[0].split()[2]) > WIDE else ""
+        return (
+            f'<div class="picture{wide}"><svg xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} '
+            f'role="img" aria-label="{found["alt"]}">{body}</div>'
+        )
+
+    return PICTURE.sub(inside, html)
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:

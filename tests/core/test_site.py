@@ -188,3 +188,31 @@ def test_a_search_finds_the_guide_before_the_lab_notes(site):
     assert len(notes) > 30
     assert max(notes) < 1
     assert {boost for place, boost in boosts.items() if place.startswith("guide/")} == {1}
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+PICTURES = sorted(DOCS.glob("*.svg"))
+TELEPHONE, WIDE, MOVED = 358, 420, 688  # pixels of text at 390; see docs/site/hooks.py and site.css
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
+def test_a_picture_fits_both_themes_and_can_be_read_on_a_telephone(path):
+    svg = path.read_text()
+    assert re.search(r'<svg [^>]*color="#767676"', svg)  # where it stands alone, as on GitHub
+    assert "currentColor" in svg
+    assert not re.search(r"#000\b|#000000|fill: #ffffff; opacity|<rect[^>]*#ffffff", svg)
+    width = float(re.search(r'viewBox="0 0 (\S+)', svg)[1])
+    sizes = [float(x) for x in re.findall(r'font(?:-size)?(?:: |=")([\d.]+)', svg)]
+    shown = TELEPHONE if width <= WIDE else MOVED
+    assert len(sizes) > 3
+    assert min(sizes) * shown / width >= 11
+
+
+def test_pictures_are_parts_of_their_pages(site):
+    folder, pages = site
+    shown = {
+        name for name, page in pages.items() if 'class="picture' in (folder / name).read_text()
+    }
+    assert {"architecture.html", "performance.html"} <= shown
+    assert [x for page in pages.values() for x in page.fetched if x.endswith(".svg")] == []

@@ -9,18 +9,21 @@ from ..errors import UnsupportedProblem
 from ..planning.plan import PARTS, Plan
 from ..planning.prediction import Alternative
 from ..problem.dtypes import DType
-from .plot import require_matplotlib, save
+from .plot import number, require_matplotlib, save
 
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["drawn_plan", "peak_rates", "wave_numbers", "write_plan_plot"]
 
-_INCHES = (11, 8)
+_INCHES = (8, 8.5)
+_SIZE = 9.5  # points: still read where the picture is made a little smaller
 _MOST_TILES = 256  # drawn along each side: more cannot be told apart
 _MOST_NUMBERS = 40  # waves that are numbered
 _THIN = 3  # a raster so much longer than wide is stretched
 _MOST_BARS = 8
+_THICK = 0.4  # of a bar, whose name stands above it
+_DARK = "#111111"  # on colours that are bright on any page, and so no black (see `plot.save`)
 _DOUBLE_MMA = (8, 0), (9, 0)  # capabilities whose tensor cores double the rate of float64
 
 
@@ -63,7 +66,7 @@ def drawn_plan(plan: Plan) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_INCHES, layout="constrained")
-    figure.suptitle(f"{plan.extents} on {plan.target}: {plan.backend} {plan.config}", fontsize=11)
+    figure.suptitle(f"{plan.extents} on {plan.target}\n{plan.backend} {plan.config}", fontsize=11)
     axes = figure.subplot_mosaic([["roofline", "tiles"], ["times", "times"]])
     _draw_roofline(axes["roofline"], plan)
     _draw_tiles(axes["tiles"], plan)
@@ -151,8 +154,10 @@ def _draw_roofline(axes: Any, plan: Plan) -> None:
     label = f"the pick, {pick:,.4g} TFLOP/s{assumed}"
     axes.plot([intensity], [pick], "o", color="tab:blue", label=label)
     axes.set(xscale="log", yscale="log", xlabel="operations a byte of device memory")
+    for axis, shown in ((axes.xaxis, ends), (axes.yaxis, [ends[0] * bandwidth, pick])):
+        number(axis, shown)
     axes.set(ylabel="TFLOP/s", title=f"roofline, {target.dram_gbs:,} GB/s")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=_SIZE, loc="lower right")
 
 
 def _falling(item: tuple[str, float]) -> float:
@@ -173,15 +178,15 @@ def _draw_tiles(axes: Any, plan: Plan) -> None:
     most = max(waves.shape)
     if stretched := most > _THIN * min(waves.shape):
         axes.set_aspect("auto")
-    for axis, number in ((axes.yaxis, waves.shape[0]), (axes.xaxis, waves.shape[1])):
-        bins = 8 if stretched else max(1, 8 * number // most)  # a short axis has room for few
-        axis.set_major_locator(MaxNLocator(bins, integer=True) if number > 1 else FixedLocator([0]))
+    for axis, tiles in ((axes.yaxis, waves.shape[0]), (axes.xaxis, waves.shape[1])):
+        bins = 8 if stretched else max(1, 8 * tiles // most)  # a short axis has room for few
+        axis.set_major_locator(MaxNLocator(bins, integer=True) if tiles > 1 else FixedLocator([0]))
     for wave in range(min(last + 1, _MOST_NUMBERS)):
         inside = np.argwhere(waves == wave)
         if len(inside):
             i, j = inside[len(inside) // 2]
-            color = "black" if wave > last / 2 else "white"
-            axes.text(j, i, str(wave + 1), ha="center", va="center", fontsize=9, color=color)
+            color = _DARK if wave > last / 2 else "white"
+            axes.text(j, i, str(wave + 1), ha="center", va="center", fontsize=_SIZE, color=color)
     copies = "".join(
         f" x {number} {what}"
         for number, what in ((config.split_k, "parts of K"), (extents.batch, "products"))
@@ -206,17 +211,17 @@ def _draw_times(axes: Any, plan: Plan) -> None:
     for index, name in enumerate(PARTS):
         us = np.array([getattr(each.parts, name) * each.parts.correction for each in ranked])
         if us.any():
-            axes.barh(places, us, left=left, label=name, color=f"C{index}")
+            axes.barh(places, us, _THICK, left, label=name, color=f"C{index}")
             left += us
     unsplit = np.array([each.predicted_us for each in ranked]) - left
     if (unsplit > 1e-3 * left.max()).any():
-        axes.barh(places, unsplit.clip(0), left=left, label="not split", color="lightgrey")
+        axes.barh(places, unsplit.clip(0), _THICK, left, label="not split", color="lightgrey")
     for place, each in zip(places, ranked, strict=True):
         name = f"{each.backend} {each.config}, limited by {each.limiter}"
-        axes.annotate(name, (0, place), (8, 0), "data", "offset points", va="center", fontsize=8)
+        axes.text(0, place - _THICK / 2, name, va="bottom", fontsize=_SIZE)
     axes.set_yticks([])
-    axes.invert_yaxis()
+    axes.set_ylim(len(ranked) - 0.6, -0.8)  # the first on top, with room for its name
     worth = "assumed: the cost model was fitted to other devices" if plan.assumed else "estimated"
     axes.set(xlabel=f"us, {worth}" if plan.assumed else "estimated us")
     axes.set(title="the pick, and what lost to it")
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.legend(fontsize=_SIZE, loc="upper left", bbox_to_anchor=(1, 1))
