@@ -1,6 +1,7 @@
 """The climb from one thread an element to the shipped kernel: ``python -m bench.ladder``.
 
-Float32 (IEEE) on CUDA cores, each rung beside cuBLAS in the same run, as bench/core.py measures.
+Float32 (IEEE) on CUDA cores, or with ``--rungs wgmma`` bfloat16 on Hopper's tensor cores, each rung
+beside cuBLAS in the same run, as bench/core.py measures.
 What a rung is stands in bench/ladder_rungs.py; its kernels are in bench/ladder_kernels.py, and from
 the fifth rung on they are `cute_simt`. ``--compile sm_90a`` needs no GPU.
 """
@@ -16,7 +17,7 @@ from typing import Any
 
 import unigemm
 from bench.command import command
-from bench.ladder_rungs import RUNGS, Rung, offered, plan_of
+from bench.ladder_rungs import LADDERS, RUNGS, Rung, offered, plan_of
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import device_target
 from unigemm.tuning.measure import Device, Workload, best_device, error_ratio, measure, rotation
@@ -29,7 +30,7 @@ _COLUMNS = ("rung", "what it adds", "us", "TFLOP/s", "% of cuBLAS", "consumer GP
 def workload(rung: Rung, size: Sequence[int]) -> Workload:
     """Return the problem that a rung computes at (M, N, K)."""
     m, n, k = size
-    return Workload(m, n, k, layout=rung.layout)
+    return Workload(m, n, k, rung.dtype, rung.layout)
 
 
 def planned(rung: Rung, arrays: Sequence[Any], device: Device) -> Plan:
@@ -38,7 +39,7 @@ def planned(rung: Rung, arrays: Sequence[Any], device: Device) -> Plan:
         return plan_of(rung, *arrays)
     with tempfile.TemporaryDirectory() as folder:  # nothing else is to be planned with it
         file = Path(folder) / "tuning.json"
-        return unigemm.autotune(*arrays, backend="cute_simt", device=device, file=file)
+        return unigemm.autotune(*arrays, backend=rung.backend, device=device, file=file)
 
 
 def measure_ladder(
@@ -166,15 +167,16 @@ def main() -> None:
     """Measure all rungs, or compile them."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--size", type=int, nargs="+", default=[2048], help="M N K, or one for all")
+    parser.add_argument("--rungs", choices=LADDERS, default="simt", help="which ladder")
     parser.add_argument("--out", type=Path, default=Path("ladder.json"))
     parser.add_argument("--compile", metavar="ARCH", help="compile for it; nothing is measured")
     args = parser.parse_args()
     if len(args.size) not in (1, 3) or min(args.size) < 1:
         parser.error("--size takes one number or three, at least 1")
-    size = args.size * (3 // len(args.size))
+    size, rungs = args.size * (3 // len(args.size)), LADDERS[args.rungs]
     with offered():
         if args.compile:
-            print(compile_ladder(size, args.compile, RUNGS))
+            print(compile_ladder(size, args.compile, rungs))
             return
         try:
             device = best_device()
@@ -182,13 +184,16 @@ def main() -> None:
             raise unigemm.BackendUnavailable(
                 f"{error}; --compile sm_90a compiles the rungs without one"
             ) from None
-        records = measure_ladder(size, device)
+        records = measure_ladder(size, device, rungs)
     name = device_target(0).name
-    args.out.write_text(json.dumps({"device": name, "size": size, "rungs": records}, indent=1))
-    print(f"float32, M x N x K = {' x '.join(map(str, size))}, {name}; the last two columns are")
+    kind, shape = str(rungs[0].dtype), " x ".join(map(str, size))
+    found = {"device": name, "size": size, "dtype": kind, "rungs": records}
+    args.out.write_text(json.dumps(found, indent=1))
+    print(f"{kind}, M x N x K = {shape}, {name}; the last two columns are")
     print("what others published, in percent of cuBLAS (the H100's list also has 82.4).\n")
     print(markdown(records))
-    print(f"\n{verdict(records)}")
+    if args.rungs == "simt":  # the others have nothing published beside them
+        print(f"\n{verdict(records)}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from .ladder_options import OPTIONS, OWN, SIDE, smem_bytes
 
-__all__ = ["BACKEND", "RUNGS", "Rung", "offered", "plan_of"]
+__all__ = ["BACKEND", "LADDERS", "RUNGS", "Rung", "offered", "plan_of"]
 
 
 _REASON = "the ladder is climbed with plans of its own (bench.ladder)"
@@ -121,6 +121,10 @@ class Rung:
         Published percent of cuBLAS on a consumer GPU and on an H100, where there are.
     tuned
         Configured by `unigemm.autotune` rather than by the planner's estimates.
+    backend
+        What the planner's pick is of.
+    dtype
+        Of A, B and D.
     """
 
     name: str
@@ -130,6 +134,8 @@ class Rung:
     consumer: float | None = None
     h100: float | None = None
     tuned: bool = False
+    backend: str = SHIPPED.name
+    dtype: DType = DType.FLOAT32
 
 
 _TILE = Config((128, 128, 16), stages=3, warps=(2, 4), thread=(8, 8), raster=Raster("m", 8))
@@ -205,11 +211,37 @@ RUNGS = (
 )
 
 
+def _wgmma(name: str, adds: str, config: Config | None = None, *, tuned: bool = False) -> Rung:
+    return Rung(name, adds, config, "nt", None, None, tuned, "cute_wgmma", DType.BFLOAT16)
+
+
+_SMALL = Config((64, 64, 64), stages=3, warps=(4, 1), schedule="cooperative")
+_LARGE = replace(_SMALL, tile=(128, 256, 64), warps=(8, 1))
+_DEEP = replace(_LARGE, stages=4)
+_BANDS = replace(_DEEP, raster=Raster("m", 8))
+
+#: The same climb on Hopper's tensor cores, in bfloat16: all are configurations of cute_wgmma.
+WGMMA_RUNGS = (
+    _wgmma("64x64", "TMA brings tiles, a warpgroup multiplies 64x64 of D at a time", _SMALL),
+    _wgmma("64x128", "twice the columns", replace(_SMALL, tile=(64, 128, 64))),
+    _wgmma("128x128", "a second warpgroup", replace(_LARGE, tile=(128, 128, 64))),
+    _wgmma("128x256", "as many sums as registers hold", _LARGE),
+    _wgmma("four stages", "one more k_tile on its way", _DEEP),
+    _wgmma("bands", "CTAs take tiles in bands of eight, which share operands in the L2", _BANDS),
+    _wgmma("clusters", "two CTAs share what TMA brings of B", replace(_BANDS, cluster=(2, 1))),
+    _wgmma("planned", "the planner's pick of cute_wgmma"),
+    _wgmma("tuned", "what autotune picks of the planner's first eight", tuned=True),
+)
+#: By the names that ``--rungs`` takes.
+LADDERS = {"simt": RUNGS, "wgmma": WGMMA_RUNGS}
+
+
 def plan_of(
     rung: Rung, a: Any, b: Any, out: Any = None, *, target: str | Target | None = None
 ) -> Plan:
     """Plan a rung for arrays, or for what stands for them; see `unigemm.plan`."""
-    plan = unigemm.plan(a, b, out, backend=SHIPPED.name, target=target, tuned=False, keep=0)
+    plan = unigemm.plan(a, b, out, backend=rung.backend, target=target, tuned=False, keep=0)
     if rung.config is None:
         return plan
-    return plan.taking(Alternative(BACKEND.name, rung.config, predicted_us=0.0))
+    backend = BACKEND.name if rung.backend == SHIPPED.name else rung.backend
+    return plan.taking(Alternative(backend, rung.config, predicted_us=0.0))

@@ -210,3 +210,11 @@ def test_without_a_gpu_the_command_says_so_and_still_compiles(monkeypatch, capsy
     monkeypatch.setattr(sys, "argv", ["ladder", "--compile", "sm_90a"])
     ladder.main()
     assert "naive: 32 registers, 0 bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("rung", ladder.LADDERS["wgmma"], ids=name_of)
+def test_each_rung_on_hopper_is_a_configuration_that_can_run(rung):
+    specs = ladder.spec_of(ladder.workload(rung, (4096, 4096, 4096)))
+    plan = plan_of(rung, *specs, target="h100")
+    assert plan.backend == "cute_wgmma"
+    assert unigemm.Plan.from_json(plan.to_json()).config == (rung.config or plan.config)

@@ -154,8 +154,8 @@ def _draw_roofline(axes: Any, plan: Plan) -> None:
     label = f"the pick, {pick:,.4g} TFLOP/s{assumed}"
     axes.plot([intensity], [pick], "o", color="tab:blue", label=label)
     axes.set(xscale="log", yscale="log", xlabel="operations a byte of device memory")
-    for axis, shown in ((axes.xaxis, ends), (axes.yaxis, [ends[0] * bandwidth, pick])):
-        number(axis, shown)
+    number(axes.xaxis, [*map(float, ends)])
+    number(axes.yaxis, [float(ends[0]) * bandwidth, pick])
     axes.set(ylabel="TFLOP/s", title=f"roofline, {target.dram_gbs:,} GB/s")
     axes.legend(fontsize=_SIZE, loc="lower right")
 
