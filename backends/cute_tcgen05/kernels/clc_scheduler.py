@@ -1,11 +1,12 @@
 """Which work unit comes next: units are dealt round robin, or asked of the hardware's scheduler.
 
-A queue is (answers, answered, taken): some 16-byte slots in the shared memory of every CTA of a
-cluster, and two barriers for each slot. One warp of the first CTA asks. An answer reaches all CTAs
-(`answered`); each warp that works on units reads it and says so to the first CTA (`taken`).
+One warp of a cluster's first CTA asks. An answer reaches all CTAs; each warp that works on units
+reads it and says so to the first CTA.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import NamedTuple
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
@@ -17,30 +18,46 @@ from ..geometry import ANSWERS, STORE_WARPS, Geometry
 _BYTES = 16  # of an answer (PTX ISA, clusterlaunchcontrol.try_cancel)
 
 
+class Queue(NamedTuple):
+    """The answers of the hardware's scheduler, in the shared memory of every CTA of a cluster.
+
+    Attributes
+    ----------
+    answers
+        `ANSWERS` slots of 16 bytes.
+    answered, taken
+        A barrier for each slot: an answer has come; all warps that work on units have read it.
+    """
+
+    answers: cute.Pointer
+    answered: cute.Pointer
+    taken: cute.Pointer
+
+
 def readers(geo: Geometry) -> int:
     """Return the warps of a cluster that work on units: each reads every answer."""
     return geo.cluster * (STORE_WARPS + 1) + geo.cluster // geo.ctas
 
 
-def allocate(geo: Geometry, smem: cutlass.memory.SmemAllocator) -> tuple | None:
+def allocate(geo: Geometry, smem: cutlass.memory.SmemAllocator) -> Queue | None:
     """Return a queue; None where units are dealt."""
     if not geo.dynamic:
         return None
     answers = smem.allocate_array(cutlass.Int32, ANSWERS * _BYTES // 4, byte_alignment=_BYTES)
     answered = smem.allocate_array(cutlass.Int64, 2 * ANSWERS)
-    return answers, answered, answered + ANSWERS
+    return Queue(answers, answered, answered + ANSWERS)
 
 
-def init(geo: Geometry, queue: tuple | None) -> None:
+def init(geo: Geometry, queue: Queue | None) -> None:
     """Initialise the barriers of a queue; one thread."""
     if queue is not None:
         for i in range(ANSWERS):
-            cute.arch.mbarrier_init(queue[1] + i, 1)
-            cute.arch.mbarrier_init(queue[2] + i, readers(geo))
+            cute.arch.mbarrier_init(queue.answered + i, 1)
+            cute.arch.mbarrier_init(queue.taken + i, readers(geo))
 
 
 @cute.jit
-def ask(spec: cutlass.Constexpr, queue: tuple) -> None:
+def ask(spec: cutlass.Constexpr, queue: Queue) -> None:
     """Ask for units until there are none; one warp of a cluster's first CTA."""
     geo = spec.geometry
     answers, answered, taken = queue
@@ -82,7 +99,7 @@ def heard(answers: cute.Pointer, slot: Int32) -> tuple[Int32, Int32]:
 
 @cute.jit
 def following(
-    spec: cutlass.Constexpr, queue: tuple, unit: Int32, units: Int32, step: Int32, slot: Int32,
+    spec: cutlass.Constexpr, queue: Queue, unit: Int32, units: Int32, step: Int32, slot: Int32,
     phase: Int32,
 ) -> Int32:  # fmt: skip
     """Return the unit after this one, from a slot of the queue; `units` where there is none."""
@@ -103,9 +120,11 @@ def following(
     return coming
 
 
-def next_answer(geo: Geometry, slot: Int32, phase: Int32, ring: tuple) -> tuple[Int32, Int32]:
+def next_answer(
+    geo: Geometry, slot: Int32, phase: Int32, buffer: tuple[Int32, Int32]
+) -> tuple[Int32, Int32]:
     """Return the slot of the next answer, and its phase.
 
-    `ring` is the next buffer of sums and its phase: the same where there are as many buffers.
+    Those of the next buffer of sums are the same where there are as many buffers.
     """
-    return ring if geo.buffers == ANSWERS else advance(slot, phase, ANSWERS)
+    return buffer if geo.buffers == ANSWERS else advance(slot, phase, ANSWERS)

@@ -30,6 +30,7 @@ from ...cute.tma_boxes import pack, send_box, store_box_part, swizzled_unit
 from ...cute.tma_boxes import store_rows as store_box_rows
 from ..geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
 from .clc_scheduler import following, next_answer
+from .records import Barriers, Fused, GroupRows, Reading, Result, Schedule, TmaView
 from .spec import Spec
 
 _CHUNK = 32  # columns of sums that a thread reads at once to store them directly; or half of these
@@ -45,7 +46,7 @@ def before_sync() -> None:
     cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
 
 
-def pair_rank(spec: Spec, ranks: tuple) -> Int32:
+def pair_rank(spec: Spec, ranks: tuple[Int32, Int32, Int32]) -> Int32:
     """Return the rank in its cluster of the CTA that multiplies for this one."""
     rank_m, rank_n, _ = ranks
     return rank_m - rank_m % spec.geometry.ctas + spec.config.cluster[0] * rank_n
@@ -53,13 +54,14 @@ def pair_rank(spec: Spec, ranks: tuple) -> Int32:
 
 @cute.jit
 def store(
-    spec: cutlass.Constexpr, order: tuple, queue: tuple, sums: cute.Tensor, barriers: tuple,
-    boxes: tuple, out: Int64, d_strides: tuple, sizes: tuple, first_unit: Int32, units: Int32,
-    step: Int32, ranks: tuple, thread: Int32, scales: tuple, taken: tuple,
+    spec: cutlass.Constexpr, schedule: Schedule, sums: cute.Tensor, barriers: Barriers,
+    result: Result, thread: Int32,
 ) -> None:  # fmt: skip
     """Store the sums of every unit; four warps, a row of D each thread."""
     geo = spec.geometry
-    summed, drained = barriers
+    (order, units), queue, first_unit, step, ranks = schedule
+    boxes, stored, sizes, scales, taken = result
+    summed, drained, strides = barriers.summed, barriers.drained, stored.strides
     tile_m, tile_n, _ = spec.config.tile
     size = spec.output.width // 8
     columns = const_expr(chunk(spec))
@@ -84,8 +86,10 @@ def store(
         after_sync()
         parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
         corner = (work.tile_m * tile_m + first_row(spec, work), work.tile_n * tile_n)
-        fused = (taken, (corner[0] + thread, corner[1]), extents, (work.i0, work.i1))
-        reading = (read, read.partition_S(parts), work.k_tiles, drained + buffer, pair, fused)
+        fused = Fused(taken, corner[0] + thread, corner[1], extents, (work.i0, work.i1))
+        reading = Reading(
+            read, read.partition_S(parts), work.k_tiles, drained + buffer, pair, fused
+        )
         if const_expr(geo.store == "tma"):
             at = (work.tile_m, work.tile_n, work.i0, work.i1)
             if const_expr(spec.split):  # the batches of a part follow one another
@@ -94,18 +98,18 @@ def store(
             if const_expr(has_groups):
                 if const_expr(not spec.problem.groups.stacked):
                     at = (work.tile_m, work.tile_n, Int32(0), Int32(0))  # of all there is one D
-                by_rows = (first_row(spec, work), out, d_strides, corner, extents)
-            used = store_boxes(spec, reading, boxes, at, thread, scale, used, by_rows)
+                by_rows = GroupRows(first_row(spec, work), stored, corner, extents)
+            used = store_boxes(spec, reading, stored.view, boxes, at, thread, scale, used, by_rows)
         else:
-            base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
+            base = stored.address
+            base += (Int64(work.i0) * strides.l0 + Int64(work.i1) * strides.l1) * size
             if const_expr(spec.split):
-                base += Int64(work.part) * d_strides[4] * size
+                base += Int64(work.part) * strides.part * size
             if const_expr(geo.store == "rows"):
-                store_rows(
-                    spec, reading, boxes[2], base, d_strides[0], corner, extents, thread, scale
-                )
+                store_rows(spec, reading, boxes, base, strides.row, corner, extents, thread, scale)
             else:
-                store_direct(spec, reading, base, d_strides, corner, extents, thread, scale)
+                steps = (strides.row, strides.column)
+                store_direct(spec, reading, base, steps, corner, extents, thread, scale)
         if const_expr(has_groups):
             unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
         else:
@@ -114,7 +118,7 @@ def store(
         answer, heard = next_answer(geo, answer, heard, (buffer, buffer_phase))
     if const_expr(has_groups):
         warps = (thread // 32, STORE_WARPS)
-        clear_rest(spec.problem, out, d_strides, sizes, taken, order[0], walk, warps)
+        clear_rest(spec.problem, stored.address, strides, sizes, taken, order[0], walk, warps)
     if const_expr(geo.store == "tma"):
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -130,14 +134,14 @@ def chunk(spec: Spec) -> int:
 
 
 @cute.jit
-def begin(spec: cutlass.Constexpr, reading: tuple, part: cutlass.Constexpr) -> cute.Tensor:
+def begin(spec: cutlass.Constexpr, reading: Reading, part: cutlass.Constexpr) -> cute.Tensor:
     """Start to read a part of the columns of a thread's row; `finish` waits for them."""
-    read, source, k_tiles, *_ = reading
+    read, source = reading.copy, reading.source
     identity = cute.make_identity_tensor((ROWS, chunk(spec)))
     held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.sums)
     if const_expr(spec.split):
         held.fill(0)
-        if k_tiles > 0:  # else this part of K is empty, and nothing has been summed
+        if reading.k_tiles > 0:  # else this part of K is empty, and nothing has been summed
             cute.copy(read, source[None, None, None, 0, part], held)
     else:
         cute.copy(read, source[None, None, None, 0, part], held)
@@ -156,8 +160,9 @@ def leave(drained: cute.Pointer, pair: Int32, ctas: cutlass.Constexpr) -> None:
 
 
 def finish(
-    spec: Spec, reading: tuple, held: cute.Tensor, part: int, count: int, scale: tuple, ahead: bool
-) -> Any:
+    spec: Spec, reading: Reading, held: cute.Tensor, part: int, count: int, scale: tuple,
+    ahead: bool,
+) -> Any:  # fmt: skip
     """Wait for the columns that this warp has begun to read, and scale them.
 
     The last part hands the buffer back. Before that, and if `ahead`, the next part is begun to be
@@ -166,21 +171,21 @@ def finish(
     cute.arch.fence_view_async_tmem_load()
     coming = None
     if part == count - 1:
-        leave(reading[3], reading[4], spec.geometry.ctas)
+        leave(reading.drained, reading.pair, spec.geometry.ctas)
     elif ahead:
         coming = begin(spec, reading, part + 1)
     scale_sums(held, scale)
     return coming
 
 
-def fuse(spec: Spec, reading: tuple, held: cute.Tensor, part: int) -> cute.Tensor:
+def fuse(spec: Spec, reading: Reading, held: cute.Tensor, part: int) -> cute.Tensor:
     """Carry out the epilogue of a call on columns that `finish` has returned from; if there is one.
 
     Behind a gate they are half as many.
     """
     if spec.problem.epilogue is None or spec.split:
         return held
-    taken, (row, column), extents, batch = reading[5]
+    taken, row, column, extents, batch = reading.fused
     count = cute.size(held)
     runs = [Run(row, column + part * count, count)]
     site = Site(extents, batch, aligned=True, together=True)
@@ -193,8 +198,9 @@ def fuse(spec: Spec, reading: tuple, held: cute.Tensor, part: int) -> cute.Tenso
 
 @cute.jit
 def store_boxes(
-    spec: cutlass.Constexpr, reading: tuple, boxes: tuple, at: tuple, thread: Int32,
-    scale: tuple, used: Int32, by_rows: tuple,
+    spec: cutlass.Constexpr, reading: Reading, view: TmaView, area: cute.Pointer,
+    at: tuple[Int32, Int32, Int32, Int32], thread: Int32, scale: tuple, used: Int32,
+    by_rows: GroupRows,
 ) -> Int32:  # fmt: skip
     """Store a tile by TMA, each warp its own rows; returns which of its boxes a warp uses next.
 
@@ -203,7 +209,6 @@ def store_boxes(
     lanes store its own.
     """
     geo = spec.geometry
-    atom, target, area = boxes
     columns = geo.box_columns
     count = const_expr(spec.config.tile[1] // columns)
     box = const_expr((BOX_ROWS, columns))
@@ -224,32 +229,31 @@ def store_boxes(
         cute.arch.sync_warp()
         to = (tile_m * STORE_WARPS + warp, tile_n * count + part, i0, i1)
         if const_expr(len(by_rows) > 0):
-            send_rows(spec, (atom, target), slot, to, part, thread, by_rows, i0)
+            send_rows(spec, slot, to, part, thread, by_rows, i0)
         else:
-            send_box(atom, target, slot, box, to)
+            send_box(view.atom, view.tensor, slot, box, to)
     return used if const_expr(count % BOXES == 0) else (used + count) % BOXES
 
 
 @cute.jit
 def send_rows(
-    spec: cutlass.Constexpr, store: tuple, slot: cute.Pointer, to: tuple, part: cutlass.Constexpr,
-    thread: Int32, by_rows: tuple, i0: Int32,
+    spec: cutlass.Constexpr, slot: cute.Pointer, to: tuple[Int32, Int32, Int32, Int32],
+    part: cutlass.Constexpr, thread: Int32, by_rows: GroupRows, i0: Int32,
 ) -> None:  # fmt: skip
     """Store a box of a group's rows: by TMA, or where they end within it by a warp's lanes."""
-    atom, target = store
-    row, out, d_strides, corner, extents = by_rows
+    row, (view, out, strides), corner, extents = by_rows
     columns = spec.geometry.box_columns
     size = const_expr(spec.output.width // 8)
     first = corner[0] + thread // 32 * BOX_ROWS
     left = (extents[0] - first, extents[1] - corner[1] - part * columns)
     if left[0] >= BOX_ROWS:
-        moved = cute.domain_offset((row, 0, 0, 0), target)
-        send_box(atom, moved, slot, const_expr((BOX_ROWS, columns)), to)
+        moved = cute.domain_offset((row, 0, 0, 0), view.tensor)
+        send_box(view.atom, moved, slot, const_expr((BOX_ROWS, columns)), to)
     else:
-        place = Int64(i0) * d_strides[2] + Int64(first) * d_strides[0] + corner[1] + part * columns
+        place = Int64(i0) * strides.l0 + Int64(first) * strides.row + corner[1] + part * columns
         line = out + place * size
         box = (BOX_ROWS, columns, size)
-        store_box_part(box, slot.toint(), line, d_strides[0] * size, left, thread % 32, 32)
+        store_box_part(box, slot.toint(), line, strides.row * size, left, thread % 32, 32)
         cute.arch.cp_async_bulk_commit_group()  # of none: boxes are counted
 
 
@@ -275,8 +279,8 @@ def fill_box(spec: cutlass.Constexpr, held: cute.Tensor, box: cute.Pointer, lane
 
 @cute.jit
 def store_rows(
-    spec: cutlass.Constexpr, reading: tuple, area: cute.Pointer, base: Int64, row_step: Int64,
-    corner: tuple, sizes: tuple, thread: Int32, scale: tuple,
+    spec: cutlass.Constexpr, reading: Reading, area: cute.Pointer, base: Int64, row_step: Int64,
+    corner: tuple[Int32, Int32], sizes: tuple[Int32, Int32], thread: Int32, scale: tuple,
 ) -> None:  # fmt: skip
     """Store a tile of a D whose rows begin at any element; each warp stores its own rows."""
     geo = spec.geometry
@@ -306,15 +310,15 @@ def store_rows(
 
 @cute.jit
 def store_direct(
-    spec: cutlass.Constexpr, reading: tuple, base: Int64, d_strides: tuple, corner: tuple,
-    sizes: tuple, thread: Int32, scale: tuple,
+    spec: cutlass.Constexpr, reading: Reading, base: Int64, steps: tuple[Int64, Int64],
+    corner: tuple[Int32, Int32], sizes: tuple[Int32, Int32], thread: Int32, scale: tuple,
 ) -> None:  # fmt: skip
     """Store a tile from registers; each thread stores its own row."""
     m, n = sizes
     columns = const_expr(chunk(spec))
     count = const_expr(spec.config.tile[1] // columns)
     row = corner[0] + thread
-    line = base + Int64(row) * d_strides[0] * (spec.output.width // 8)
+    line = base + Int64(row) * steps[0] * (spec.output.width // 8)
     for part in range_constexpr(count):
         held = begin(spec, reading, part)
         finish(spec, reading, held, part, count, scale, ahead=False)
@@ -322,7 +326,7 @@ def store_direct(
         column = corner[1] + part * columns
         pair = const_expr(columns // cute.size(held))  # columns of the sums for one of D
         if row < m:
-            store_row(spec, held, line, d_strides[1], column // pair, n // pair)
+            store_row(spec, held, line, steps[1], column // pair, n // pair)
 
 
 @cute.jit

@@ -24,7 +24,7 @@ part and sends it to all that share it, once all of them have left the stage.
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -55,9 +55,22 @@ from ..geometry import (
 )
 from . import clc_scheduler as scheduling
 from . import scale_factors as block_scales
-from .clc_scheduler import ask, following, next_answer
+from .clc_scheduler import Queue, ask, following, next_answer
 from .epilogue import after_sync, before_sync, pair_rank, store
-from .pipeline import at_stage, next_stage, origin, ring_of
+from .pipeline import Ring, at_stage, next_stage, origin, ring_of
+from .records import (
+    Barriers,
+    BatchFactors,
+    BlockScales,
+    Dealt,
+    Loads,
+    Operand,
+    Result,
+    ScaleTiles,
+    Schedule,
+    Stored,
+    TmaView,
+)
 from .spec import Spec
 
 __all__ = ["gemm_kernel", "tiled_mma"]
@@ -75,8 +88,11 @@ def tiled_mma(spec: Spec) -> cute.TiledMma:
     )
 
 
-def load_atoms(spec: Spec, mma: cute.TiledMma, tensors: tuple, layouts: tuple) -> list:
-    """Return the TMA loads of one stage of A and B, each an atom and the tensor it reads."""
+def load_atoms(
+    spec: Spec, mma: cute.TiledMma, tensors: tuple[cute.Tensor, cute.Tensor],
+    layouts: tuple[cute.ComposedLayout, cute.ComposedLayout],
+) -> list[TmaView]:  # fmt: skip
+    """Return the TMA loads of one stage of A and B."""
     geo = spec.geometry
     group = tcgen05.CtaGroup.TWO if geo.ctas == 2 else tcgen05.CtaGroup.ONE
     tiler = (*geo.mma, spec.config.tile[2])
@@ -92,11 +108,11 @@ def load_atoms(spec: Spec, mma: cute.TiledMma, tensors: tuple, layouts: tuple) -
             else cpasync.CopyBulkTensorTileG2SOp
         )
         one = cute.select(layout, mode=[0, 1, 2])
-        made.append(make(kind(group), tensor, one, tiler, mma, across))
+        made.append(TmaView(*make(kind(group), tensor, one, tiler, mma, across)))
     return made
 
 
-def sharing(spec: Spec, ranks: tuple) -> tuple:
+def sharing(spec: Spec, ranks: tuple[Int32, Int32, Int32]) -> tuple[Int32, Int32, Int32]:
     """Return three masks of CTAs: those that receive this one's part of A, and of B, and the last.
 
     The last mask has the CTAs whose loads the products of this CTA's pair read: both of every pair.
@@ -113,37 +129,39 @@ def sharing(spec: Spec, ranks: tuple) -> tuple:
 
 
 def part_of_a(
-    spec: Spec, mma: cute.TiledMma, atom: cute.CopyAtom, tensor: cute.Tensor,
-    shared: cute.Tensor, ranks: tuple, row: Int32,
-) -> tuple:  # fmt: skip
+    spec: Spec, mma: cute.TiledMma, view: TmaView, shared: cute.Tensor,
+    ranks: tuple[Int32, Int32, Int32], row: Int32,
+) -> tuple[cute.Tensor, cute.Tensor]:  # fmt: skip
     """Return where this CTA's part of each k_tile of A goes, and where it is from, behind a row."""
-    geo = spec.geometry
+    geo, tensor = spec.geometry, view.tensor
     if spec.problem.groups is not None:
         tensor = cute.domain_offset((row, 0, 0, 0), tensor)
     tiles = mma.get_slice(ranks[0] % geo.ctas).partition_A(
         cute.local_tile(tensor, (geo.mma[0], spec.config.tile[2]), (None, None, None, None))
     )
     return cpasync.tma_partition(
-        atom, ranks[1], cute.make_layout(spec.config.cluster[1]), cute.group_modes(shared, 0, 3),
-        cute.group_modes(tiles, 0, 3),
+        view.atom, ranks[1], cute.make_layout(spec.config.cluster[1]),
+        cute.group_modes(shared, 0, 3), cute.group_modes(tiles, 0, 3),
     )  # fmt: skip
 
 
 def partitions(
-    spec: Spec, mma: cute.TiledMma, atoms: tuple, tensors: tuple, shared: tuple, ranks: tuple
-) -> tuple:
-    """Return, for A and then B, where this CTA's part of each k_tile goes, and where it is from."""
+    spec: Spec, mma: cute.TiledMma, views: tuple[TmaView, TmaView],
+    shared: tuple[cute.Tensor, cute.Tensor], ranks: tuple[Int32, Int32, Int32],
+) -> tuple[Operand, Operand]:  # fmt: skip
+    """Return how this CTA's part of each k_tile of A and of B is loaded."""
     geo, tile_k = spec.geometry, spec.config.tile[2]
     mine = mma.get_slice(ranks[0] % geo.ctas)
     tiles_b = mine.partition_B(
-        cute.local_tile(tensors[1], (geo.mma[1], tile_k), (None, None, None, None))
+        cute.local_tile(views[1].tensor, (geo.mma[1], tile_k), (None, None, None, None))
     )
-    into_a, from_a = part_of_a(spec, mma, atoms[0], tensors[0], shared[0], ranks, Int32(0))
+    into_a, from_a = part_of_a(spec, mma, views[0], shared[0], ranks, Int32(0))
     into_b, from_b = cpasync.tma_partition(
-        atoms[1], ranks[0] // geo.ctas, cute.make_layout(geo.pairs),
+        views[1].atom, ranks[0] // geo.ctas, cute.make_layout(geo.pairs),
         cute.group_modes(shared[1], 0, 3), cute.group_modes(tiles_b, 0, 3),
     )  # fmt: skip
-    return pinned_tensor(into_a), from_a, pinned_tensor(into_b), from_b
+    a = Operand(views[0].atom, from_a, pinned_tensor(into_a))
+    return a, Operand(views[1].atom, from_b, pinned_tensor(into_b))
 
 
 # -- roles -----------------------------------------------------------------------------------------
@@ -151,43 +169,43 @@ def partitions(
 
 @cute.jit
 def prefetch(
-    spec: cutlass.Constexpr, order: tuple, loads: tuple, flags: tuple, unit: Int32, units: Int32,
-    ranks: tuple,
-) -> None:  # fmt: skip
+    spec: cutlass.Constexpr, schedule: Schedule, loads: Loads, factors: BatchFactors
+) -> None:
     """Prefetch the first k_tiles into the L2 while the kernel before still runs; one warp.
 
     That kernel may write them meanwhile: the L2 holds what it writes. Operands that the same launch
     repacks first are left out.
     """
-    atom_a, from_a, atom_b, from_b = loads
+    a, b = loads.a, loads.b
     if const_expr(spec.problem.groups is not None):
         pass  # that kernel may write the offsets
-    elif unit < units:
-        work = Work(*work_unit(spec, unit, order, ranks))
+    elif schedule.first < schedule.dealt.count:
+        work = Work(*work_unit(spec, schedule.first, schedule.dealt.order, schedule.ranks))
         end = work.first + work.k_tiles * work.step
         at = work.first + work.rotation * work.step
         for _ in range_constexpr(PREFETCHED):
             k, _, _ = k_tile_source(spec, at)
             if const_expr(not spec.repacked[0]):
                 row = work.tile_m // spec.geometry.ctas
-                cute.prefetch(atom_a, from_a[None, row, k, work.i0 * flags[0], work.i1 * flags[1]])
+                i0, i1 = work.i0 * factors.a[0], work.i1 * factors.a[1]
+                cute.prefetch(a.atom, a.source[None, row, k, i0, i1])
             if const_expr(not spec.repacked[1]):
-                cute.prefetch(
-                    atom_b, from_b[None, work.tile_n, k, work.i0 * flags[2], work.i1 * flags[3]]
-                )
+                i0, i1 = work.i0 * factors.b[0], work.i1 * factors.b[1]
+                cute.prefetch(b.atom, b.source[None, work.tile_n, k, i0, i1])
             at += work.step
             at = select(at >= end, work.first, at)
 
 
 @cute.jit
 def load(
-    spec: cutlass.Constexpr, order: tuple, queue: tuple, loads: tuple, barriers: tuple,
-    flags: tuple, first_unit: Int32, units: Int32, step: Int32, ranks: tuple,
+    spec: cutlass.Constexpr, schedule: Schedule, loads: Loads, barriers: Barriers,
+    factors: BatchFactors,
 ) -> None:  # fmt: skip
     """Load every k_tile of every unit of this CTA; one warp."""
     config, geo = spec.config, spec.geometry
-    atom_a, from_a, into_a, atom_b, from_b, into_b, mask_a, mask_b, scales, of_a = loads
-    full, empty = barriers
+    (order, units), queue, first_unit, step, ranks = schedule
+    a, b, from_a = loads.a, loads.b, loads.a.source
+    full, empty = barriers.full, barriers.empty
     leads = ranks[0] % geo.ctas == 0
     answer, heard = Int32(0), Int32(0)
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
@@ -196,12 +214,13 @@ def load(
     while unit < units:
         work = Work(*(fields if const_expr(has_groups) else work_unit(spec, unit, order, ranks)))
         if const_expr(has_groups):
-            from_a = part_of_a(spec, *of_a, ranks, pinned(first_row(spec, work)))[1]
-        a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
-        a1, b1 = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
+            from_a = part_of_a(spec, *loads.of_a, ranks, pinned(first_row(spec, work)))[1]
+        a0, b0 = pinned(work.i0 * factors.a[0]), pinned(work.i0 * factors.b[0])
+        a1, b1 = pinned(work.i1 * factors.a[1]), pinned(work.i1 * factors.b[1])
         batch = ()
         if const_expr(spec.problem.blocks is not None):
-            batch = tuple((work.i0 * flags[i], work.i1 * flags[i + 1]) for i in (4, 6))
+            of_scales = (factors.scales_a, factors.scales_b)
+            batch = tuple((work.i0 * inner, work.i1 * outer) for inner, outer in of_scales)
         end = pinned(work.first + work.k_tiles * work.step)
         at = work.first + work.rotation * work.step
         for _ in cutlass.range(work.k_tiles, unroll=1):
@@ -213,12 +232,12 @@ def load(
                         full + stage, geo.ctas * (geo.a_bytes + geo.b_bytes + geo.scale_bytes)
                     )
             k_tile_a = from_a[None, work.tile_m // geo.ctas, k, a0, a1]
-            bring(atom_a, k_tile_a, into_a[None, stage], full + stage, mask_a, config.cluster[1])
-            k_tile_b = from_b[None, work.tile_n, k, b0, b1]
-            bring(atom_b, k_tile_b, into_b[None, stage], full + stage, mask_b, geo.pairs)
+            bring(a.atom, k_tile_a, a.into[None, stage], full + stage, a.mask, config.cluster[1])
+            k_tile_b = b.source[None, work.tile_n, k, b0, b1]
+            bring(b.atom, k_tile_b, b.into[None, stage], full + stage, b.mask, geo.pairs)
             if const_expr(spec.problem.blocks is not None):
                 block_scales.bring_tiles(
-                    spec, scales, work.tile_m, work.tile_n, k, batch, stage, full + stage
+                    spec, loads.scales, work.tile_m, work.tile_n, k, batch, stage, full + stage
                 )
             stage, phase = advance(stage, phase, config.stages)
             at += work.step
@@ -234,7 +253,7 @@ def load(
         stage, phase = advance(stage, phase, config.stages)
 
 
-def descriptor(matrix: cute.Tensor, ring: tuple) -> tuple[Int32, Int32]:
+def descriptor(matrix: cute.Tensor, ring: Ring) -> tuple[Int32, Int32]:
     """Return the words of the descriptor of an operand's first block.
 
     The lower one, which has the address, is that from which those of all stages are counted.
@@ -244,6 +263,21 @@ def descriptor(matrix: cute.Tensor, ring: tuple) -> tuple[Int32, Int32]:
     return origin(Int32(word & 0xFFFFFFFF), apart, ring), Int32(word >> 32)
 
 
+class Sources(NamedTuple):
+    """What is multiplied.
+
+    Attributes
+    ----------
+    matrices
+        A and B in shared memory, and the words of their descriptors (see `descriptor`).
+    scales
+        Those of blocks; empty where there are none.
+    """
+
+    matrices: tuple
+    scales: ScaleTiles | tuple[()] = ()
+
+
 def further(matrix: cute.Tensor, word: Int32, block: int, stage: Int32) -> Int32:
     """Return the lower word of the descriptor of a block of a stage."""
     apart = cute.crd2idx((0, 0, 0, 1), matrix.layout)
@@ -251,8 +285,8 @@ def further(matrix: cute.Tensor, word: Int32, block: int, stage: Int32) -> Int32
 
 
 def issue(
-    spec: Spec, into: Int32, a: tuple, b: tuple, keep: Int32, block: int, scales: tuple = (),
-    left: Int32 | None = None,
+    spec: Spec, into: Int32, a: tuple[Int32, Int32], b: tuple[Int32, Int32], keep: Int32,
+    block: int, scales: tuple[Int32, ...] = (), left: Int32 | None = None,
 ) -> None:  # fmt: skip
     """Multiply block `block` of a k_tile, 32 bytes of K, added to the sums if they are kept.
 
@@ -279,19 +313,21 @@ def issue(
 
 
 def multiply_k_tile(
-    spec: Spec, into: Int32, sources: tuple, k_tile: Int32, stage: Int32, left: Int32 | None = None
-) -> None:
+    spec: Spec, into: Int32, sources: Sources, k_tile: Int32, stage: Int32,
+    left: Int32 | None = None,
+) -> None:  # fmt: skip
     """Multiply what a stage holds, or its first `left` k_blocks; one warp.
 
     k_tile 0 begins new sums, the others add to them. One thread is elected for each instruction by
     itself, since around all of them it would take a branch.
     """
-    matrices, scaling = sources
-    scales: list[tuple] = [()] * K_BLOCKS
-    if scaling:
-        scales = block_scales.copy_tiles(spec, scaling, stage)
+    scales: list[tuple[Int32, ...]] = [()] * K_BLOCKS
+    if sources.scales:
+        scales = block_scales.copy_tiles(spec, sources.scales, stage)
     for block in range(K_BLOCKS):
-        a, b = [(further(matrix, low, block, stage), high) for matrix, (low, high) in matrices]
+        a, b = [
+            (further(matrix, low, block, stage), high) for matrix, (low, high) in sources.matrices
+        ]
         keep = k_tile if block == 0 else Int32(1)
         with cute.arch.elect_one():
             issue(spec, into, a, b, keep, block, scales[block], left)
@@ -305,8 +341,8 @@ def announce(spec: Spec, barrier: cute.Pointer, where: Int32 | None) -> None:
 
 
 def take_k_tile(
-    spec: Spec, into: Int32, sources: tuple, k_tile: Int32, stage: Int32, phase: Int32, ring: tuple,
-    free: Int32 | None, left: Int32 | None = None,
+    spec: Spec, into: Int32, sources: Sources, k_tile: Int32, stage: Int32, phase: Int32,
+    ring: Ring, free: Int32 | None, left: Int32 | None = None,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Wait for a stage, multiply it, and have its end announced; returns the next stage.
 
@@ -322,9 +358,9 @@ def take_k_tile(
 
 @cute.jit
 def multiply_to_the_end(
-    spec: cutlass.Constexpr, into: Int32, sources: tuple, k_tiles: Int32, whole: Int32, left: Int32,
-    stage: Int32, phase: Int32, ring: tuple, free: Int32 | None,
-) -> tuple:  # fmt: skip
+    spec: cutlass.Constexpr, into: Int32, sources: Sources, k_tiles: Int32, whole: Int32,
+    left: Int32, stage: Int32, phase: Int32, ring: Ring, free: Int32 | None,
+) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply k_tiles, of which K may end within the one behind `whole` ones; returns the stage.
 
     Of that one only the first `left` k_blocks are multiplied: the padding of its scales may be NaN.
@@ -342,19 +378,19 @@ def multiply_to_the_end(
 
 @cute.jit
 def multiply(
-    spec: cutlass.Constexpr, order: tuple, queue: tuple, a: cute.Tensor, b: cute.Tensor,
-    sums: cute.Tensor, scaling: tuple, barriers: tuple, first_unit: Int32, units: Int32,
-    step: Int32, ranks: tuple,
+    spec: cutlass.Constexpr, schedule: Schedule, a: cute.Tensor, b: cute.Tensor,
+    sums: cute.Tensor, scales: ScaleTiles, k_blocks: Int32, barriers: Barriers,
 ) -> None:  # fmt: skip
     """Multiply every k_tile of every unit; one warp, of the even CTA of a pair."""
     geo = spec.geometry
-    empty, summed, drained = barriers
+    (order, units), queue, first_unit, step, ranks = schedule
+    _, empty, summed, drained = barriers
     both = Int32(3) << pair_rank(spec, ranks) if const_expr(geo.ctas == 2) else None
     free = sharing(spec, ranks)[2] if const_expr(geo.cluster > 1) else None
     ring = ring_of(empty, spec.config.stages)
     matrices = ((a, descriptor(a, ring)), (b, descriptor(b, ring)))
     if const_expr(spec.problem.blocks is not None):
-        words, base = block_scales.origins(spec, scaling, ring)
+        scales = block_scales.origins(spec, scales, ring)
     stage, phase = ring[0], Int32(0)
     buffer, buffer_phase = Int32(0), Int32(1)
     answer, heard = Int32(0), Int32(0)
@@ -367,11 +403,11 @@ def multiply(
         into = sums[None, None, None, buffer].iterator.toint()
         if const_expr(spec.problem.blocks is None):
             for k_tile in cutlass.range(work.k_tiles, unroll=1):
-                sources = (matrices, ())
+                sources = Sources(matrices)
                 stage, phase = take_k_tile(spec, into, sources, k_tile, stage, phase, ring, free)
         else:
-            sources = (matrices, (words, base, work.tile_n))
-            whole, left = block_scales.whole_k_tiles(work, scaling[2])
+            sources = Sources(matrices, scales._replace(tile_n=work.tile_n))
+            whole, left = block_scales.whole_k_tiles(work, k_blocks)
             stage, phase = multiply_to_the_end(
                 spec, into, sources, work.k_tiles, whole, left, stage, phase, ring, free
             )
@@ -392,7 +428,7 @@ def multiply(
 
 
 @cute.jit
-def init_barriers(spec: cutlass.Constexpr, barriers: tuple, queue: tuple, warp: Int32) -> None:
+def init_barriers(spec: cutlass.Constexpr, barriers: Barriers, queue: Queue, warp: Int32) -> None:
     """Initialise all barriers; one warp."""
     full, empty, summed, drained = barriers
     if warp == 0:
@@ -407,7 +443,7 @@ def init_barriers(spec: cutlass.Constexpr, barriers: tuple, queue: tuple, warp: 
             cute.arch.mbarrier_init_fence()
 
 
-def cta_in_cluster(spec: Spec) -> tuple[tuple, Int32, Int32]:
+def cta_in_cluster(spec: Spec) -> tuple[tuple[Int32, Int32, Int32], Int32, Int32]:
     """Return this CTA's ranks in its cluster, which cluster that is, and how many there are."""
     across, along, _ = cute.arch.block_idx()
     wide, _, _ = cute.arch.grid_dim()
@@ -426,7 +462,7 @@ def allocate(
 ) -> tuple[Any, ...]:
     """Lay out shared memory: barriers, stages of A and of B, boxes of D, stages of scales.
 
-    Returns the barriers (full, empty, summed, drained), where the address of tensor memory goes,
+    Returns the barriers, where the address of tensor memory goes,
     the scheduler's queue, and the others in this order.
     """
     config, geo = spec.config, spec.geometry
@@ -446,20 +482,16 @@ def allocate(
     if geo.scale_bytes > 0:
         words = config.stages * geo.scale_bytes // 4
         scales = smem.allocate_array(Int32, words, byte_alignment=128)
-    return (full, empty, summed, drained), holder, queue, shared_a, shared_b, boxes, scales
+    return Barriers(full, empty, summed, drained), holder, queue, shared_a, shared_b, boxes, scales
 
 
 def prefetch_descriptors(
-    spec: Spec, atom_a: cute.CopyAtom, atom_b: cute.CopyAtom, atom_d: cute.CopyAtom,
-    of_blocks: tuple,
-) -> None:  # fmt: skip
+    spec: Spec, a: TmaView, b: TmaView, d: TmaView, scales: tuple[TmaView, ...]
+) -> None:
     """Fetch the descriptors of all that TMA moves."""
-    cpasync.prefetch_descriptor(atom_a)
-    cpasync.prefetch_descriptor(atom_b)
-    if spec.geometry.store == "tma":
-        cpasync.prefetch_descriptor(atom_d)
-    for atom, *_ in of_blocks:
-        cpasync.prefetch_descriptor(atom)
+    stored = (d,) if spec.geometry.store == "tma" else ()
+    for view in (a, b, *stored, *scales):
+        cpasync.prefetch_descriptor(view.atom)
 
 
 @cute.jit
@@ -479,23 +511,16 @@ def free_tensor_memory(geo: cutlass.Constexpr, held: cute.Pointer, warp: Int32) 
 @cute.kernel
 def gemm_kernel(
     spec: cutlass.Constexpr,
-    atom_a: cute.CopyAtom,
-    tensor_a: cute.Tensor,
-    atom_b: cute.CopyAtom,
-    tensor_b: cute.Tensor,
-    atom_d: cute.CopyAtom,
-    tensor_d: cute.Tensor,
     layout_a: cute.ComposedLayout,
     layout_b: cute.ComposedLayout,
-    out: Int64,
-    d_strides: tuple,
-    flags: tuple,
-    sizes: tuple,
-    order: tuple,
-    units: Int32,
+    view_a: TmaView,
+    view_b: TmaView,
+    stored: Stored,
+    factors: BatchFactors,
+    sizes: tuple[Int32, Int32],
+    dealt: Dealt,
     scales: tuple,
-    blocks: Int32,
-    of_blocks: tuple,
+    of_blocks: BlockScales,
     taken: tuple,
 ) -> None:
     """Multiply the units that fall to this CTA."""
@@ -503,21 +528,20 @@ def gemm_kernel(
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     ranks, cluster_index, clusters = cta_in_cluster(spec)
-    (full, empty, summed, drained), holder, queue, shared_a, shared_b, boxes, shared_scales = (
-        allocate(spec, layout_a, layout_b)
+    barriers, holder, queue, shared_a, shared_b, boxes, shared_scales = allocate(
+        spec, layout_a, layout_b
     )
+    schedule = Schedule(dealt, queue, cluster_index, clusters, ranks)
 
-    init_barriers(spec, (full, empty, summed, drained), queue, warp)
+    init_barriers(spec, barriers, queue, warp)
     mma = tiled_mma(spec)
-    into_a, from_a, into_b, from_b = partitions(
-        spec, mma, (atom_a, atom_b), (tensor_a, tensor_b), (shared_a, shared_b), ranks
-    )
+    loads = Loads(*partitions(spec, mma, (view_a, view_b), (shared_a, shared_b), ranks))
     if warp == MULTIPLY_WARP:
         cute.arch.alloc_tmem(geo.tensor_columns, holder, is_two_cta=geo.ctas == 2)
         cute.arch.relinquish_tmem_alloc_permit(is_two_cta=geo.ctas == 2)
     if warp == LOAD_WARP:
-        prefetch_descriptors(spec, atom_a, atom_b, atom_d, of_blocks)
-        prefetch(spec, order, (atom_a, from_a, atom_b, from_b), flags, cluster_index, units, ranks)
+        prefetch_descriptors(spec, view_a, view_b, stored.view, of_blocks.views)
+        prefetch(spec, schedule, loads, factors)
     before_sync()
     cute.arch.sync_threads()
     after_sync()
@@ -531,31 +555,22 @@ def gemm_kernel(
     of_tile = mma.partition_shape_C(geo.mma)
     sums = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, geo.buffers)).layout)
     if warp == LOAD_WARP:
-        masks = [cutlass.Int16(pinned(mask)) for mask in sharing(spec, ranks)[:2]]
+        mask_a, mask_b = (cutlass.Int16(pinned(mask)) for mask in sharing(spec, ranks)[:2])
         tiles = ()
         if const_expr(geo.scale_bytes > 0):
-            tiles = tuple(block_scales.partitions(spec, of_blocks, shared_scales))
-        load(
-            spec, order, queue, (atom_a, from_a, into_a, atom_b, from_b, into_b, *masks, tiles,
-                                 (mma, atom_a, tensor_a, shared_a)),
-            (full, empty), flags, cluster_index, units, clusters, ranks,
-        )  # fmt: skip
+            tiles = tuple(block_scales.partitions(spec, of_blocks.views, shared_scales))
+        a, b = loads.a._replace(mask=mask_a), loads.b._replace(mask=mask_b)
+        load(spec, schedule, Loads(a, b, tiles, (mma, view_a, shared_a)), barriers, factors)
     elif warp == MULTIPLY_WARP:
         if ranks[0] % geo.ctas == 0:
             a, b = mma.make_fragment_A(shared_a), mma.make_fragment_B(shared_b)
-            scaling = ()
+            tiles = ()
             if const_expr(geo.scale_bytes > 0):
                 words = block_scales.descriptor_words(shared_scales)
-                scaling = (words, held.toint() + geo.scale_column, blocks)
-            multiply(
-                spec, order, queue, a, b, sums, scaling, (empty, summed, drained),
-                cluster_index, units, clusters, ranks,
-            )  # fmt: skip
+                tiles = ScaleTiles(words, held.toint() + geo.scale_column)
+            multiply(spec, schedule, a, b, sums, tiles, of_blocks.k_blocks, barriers)
     elif warp < STORE_WARPS:
-        store(
-            spec, order, queue, sums, (summed, drained), (atom_d, tensor_d, boxes), out, d_strides,
-            sizes, cluster_index, units, clusters, ranks, thread, scales, taken,
-        )  # fmt: skip
+        store(spec, schedule, sums, barriers, Result(boxes, stored, sizes, scales, taken), thread)
     elif const_expr(geo.dynamic):
         if ranks[0] + ranks[1] == 0:
             ask(spec, queue)

@@ -27,6 +27,7 @@ from ..geometry import (
 )
 from . import scale_factors as block_scales
 from .gemm import gemm_kernel, load_atoms, tiled_mma
+from .records import BatchFactors, BlockScales, Dealt, Stored, Strides, TmaView
 from .spec import Spec
 
 __all__ = ["Spec", "example_arguments", "make_host"]
@@ -59,24 +60,24 @@ def start(
         blackwell_helpers.make_smem_layout_a(mma, tiler, spec.operands[0], config.stages),
         blackwell_helpers.make_smem_layout_b(mma, tiler, spec.operands[1], config.stages),
     )
-    (atom_a, tensor_a), (atom_b, tensor_b) = load_atoms(spec, mma, (view_a, view_b), layouts)
+    load_a, load_b = load_atoms(spec, mma, (view_a, view_b), layouts)
     out, out_strides = target_of_sums(spec, parts, d, (m, n, l0, l1), d_steps)
-    atom_d, tensor_d = atom_a, tensor_a
+    store_d = load_a
     if const_expr(geo.store == "tma"):
         view_d = target_view(spec, out, (m, n, l0, l1), out_strides, split_k)
-        atom_d, tensor_d = box_atom(view_d, (BOX_ROWS, geo.box_columns))
+        store_d = TmaView(*box_atom(view_d, (BOX_ROWS, geo.box_columns)))
     order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, rotate_m, rotate_n), offsets)
     units = most_units(spec, (m, n), (l0, l1), split_k)
     cm, cn = config.cluster
     clusters = units
     if const_expr(not geo.dynamic):
         clusters = cutlass.min(units, cutlass.max(multiprocessors // geo.cluster, Int32(1)))
-    flags = [select(step != 0, Int32(1), Int32(0)) for step in outer_steps]
+    ones = [select(step != 0, Int32(1), Int32(0)) for step in outer_steps]
+    factors = BatchFactors(*(tuple(ones[i : i + 2]) for i in range(0, len(ones), 2)))
     gemm_kernel(
-        spec, atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d, *layouts, out, out_strides,
-        tuple(flags), (m, n), order, units,
-        () if spec.split else (*scales, *scale_steps), (k + K_BYTES - 1) // K_BYTES, of_blocks,
-        () if spec.split else taken,
+        spec, *layouts, load_a, load_b, Stored(store_d, out, Strides(*out_strides)), factors,
+        (m, n), Dealt(order, units), () if spec.split else (*scales, *scale_steps),
+        BlockScales((k + K_BYTES - 1) // K_BYTES, of_blocks), () if spec.split else taken,
     ).launch(
         grid=(clusters * cm, cn, 1), block=(32 * geo.warps, 1, 1), cluster=(cm, cn, 1),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,

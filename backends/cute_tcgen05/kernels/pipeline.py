@@ -6,6 +6,8 @@ a multiplication and an addition away.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import NamedTuple
+
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -13,16 +15,31 @@ from ...cute.device import pinned, select
 from ..geometry import BARRIER
 
 
-def ring_of(empty: cute.Pointer, stages: int) -> tuple[Int32, Int32]:
-    """Return the first stage of a ring, and where it ends."""
+class Ring(NamedTuple):
+    """The stages of shared memory, by the addresses of their barriers.
+
+    Attributes
+    ----------
+    first
+        The first stage.
+    end
+        Behind the last one.
+    """
+
+    first: Int32
+    end: Int32
+
+
+def ring_of(empty: cute.Pointer, stages: int) -> Ring:
+    """Return the ring whose `empty` barriers begin there."""
     first = pinned(Int32(empty.toint()))
-    return first, pinned(first + stages * BARRIER)
+    return Ring(first, pinned(first + stages * BARRIER))
 
 
-def origin(first: Int32, apart: int, ring: tuple[Int32, Int32]) -> Int32:
+def origin(first: Int32, apart: int, ring: Ring) -> Int32:
     """Return what `at_stage` adds to: from the first stage's address, and the distance of two."""
     assert apart % BARRIER == 0
-    return pinned(first - ring[0] * (apart // BARRIER))
+    return pinned(first - ring.first * (apart // BARRIER))
 
 
 def at_stage(start: Int32, apart: int, stage: Int32) -> Int32:
@@ -30,9 +47,8 @@ def at_stage(start: Int32, apart: int, stage: Int32) -> Int32:
     return start + stage * (apart // BARRIER)
 
 
-def next_stage(stage: Int32, phase: Int32, ring: tuple[Int32, Int32]) -> tuple[Int32, Int32]:
+def next_stage(stage: Int32, phase: Int32, ring: Ring) -> tuple[Int32, Int32]:
     """Return the next stage; the phase flips where the ring wraps."""
-    first, end = ring
     coming = stage + BARRIER
-    wraps = coming == end
-    return select(wraps, first, coming), phase ^ select(wraps, Int32(1), Int32(0))
+    wraps = coming == ring.end
+    return select(wraps, ring.first, coming), phase ^ select(wraps, Int32(1), Int32(0))

@@ -21,7 +21,8 @@ from ...cute.device import GMEM, global_vector, pinned_tensor, read, select, wri
 from ...cute.repack import after_the_kernel_before, depth
 from ...cute.tile_scheduler import Work
 from ..geometry import HALF_TILE, K_BLOCKS, TILE_COLUMNS, scales_of_instruction
-from .pipeline import at_stage, origin
+from .pipeline import Ring, at_stage, origin
+from .records import ScaleTiles, TmaView
 from .spec import Spec
 
 _WORDS = TILE_BYTES // 4  # of a tile, the scales of four blocks of a row each
@@ -113,7 +114,7 @@ def loads(
             order, blocks.block, address, steps, (count, k), batch, workspace, stream
         )
         atom, tensor = cpasync.make_tiled_tma_atom(load, view, cute.make_layout(box), box)
-        made.append((atom, tensor))
+        made.append(TmaView(atom, tensor))
     return tuple(made), workspace
 
 
@@ -123,11 +124,11 @@ def boxes(spec: Spec) -> tuple[tuple[int, int, int], ...]:
     return (_WORDS, deep, of_a), (_WORDS, deep, of_b)
 
 
-def partitions(spec: Spec, of_blocks: tuple, shared: cute.Pointer) -> list:
+def partitions(spec: Spec, views: tuple[TmaView, ...], shared: cute.Pointer) -> list:
     """Return (atom, what it reads, target by stage) for the scales of A and of B."""
     made, ahead = [], 0
     geo = spec.geometry
-    for (atom, tensor), box in zip(of_blocks, boxes(spec), strict=True):
+    for (atom, tensor), box in zip(views, boxes(spec), strict=True):
         pitches = (1, _WORDS, _WORDS * box[1], geo.scale_bytes // 4)
         layout = cute.make_layout((*box, spec.config.stages), stride=pitches)
         held = pinned_tensor(cute.make_tensor(shared + ahead, layout))
@@ -181,23 +182,21 @@ def descriptor_words(shared: cute.Pointer) -> tuple[Int32, Int32]:
     return (Int32(shared.toint()) >> 4) + (leading << 16), Int32(version | stride)
 
 
-def origins(spec: Spec, scaling: tuple, ring: tuple) -> tuple[tuple[Int32, Int32], Int32]:
-    """Return what `at_stage` adds to for scales: the descriptor's words, and in tensor memory.
-
-    `scaling` are those of the first stage.
-    """
-    (low, high), column, _ = scaling
+def origins(spec: Spec, scales: ScaleTiles, ring: Ring) -> ScaleTiles:
+    """Return what `at_stage` adds to for scales, of those of the first stage."""
+    low, high = scales.words
     geo = spec.geometry
-    return (origin(low, geo.scale_bytes >> 4, ring), high), origin(column, geo.scale_pitch, ring)
+    words = (origin(low, geo.scale_bytes >> 4, ring), high)
+    return ScaleTiles(words, origin(scales.column, geo.scale_pitch, ring))
 
 
-def copy_tiles(spec: Spec, scaling: tuple, stage: Int32) -> list[tuple[Int32, Int32]]:
+def copy_tiles(spec: Spec, scales: ScaleTiles, stage: Int32) -> list[tuple[Int32, ...]]:
     """Copy a stage's tiles to tensor memory, in both CTAs of a pair; one warp.
 
-    `scaling` is what `origins` returns, and the tile's number along N. Returns where the scales of
-    each instruction begin.
+    `scales` are what `origins` returns, with the tile along N. Returns where the scales of each
+    instruction begin.
     """
-    words, base, tile_n = scaling
+    words, base, tile_n = scales
     geo = spec.geometry
     into = at_stage(base, geo.scale_pitch, stage)
     deep = geo.scale_tiles[2]
