@@ -9,6 +9,7 @@ import types
 
 import numpy as np
 import pytest
+from block_factors import drawn
 from needed import needed
 from odd_values import HUGE, ODD, Unreadable, refused
 
@@ -20,6 +21,7 @@ import unigemm  # noqa: E402
 import unigemm.emulator  # noqa: E402
 import unigemm.jax  # noqa: E402
 from unigemm.jax import calls, products  # noqa: E402
+from unigemm.problem.dtypes import DType, numpy_dtype  # noqa: E402
 
 matmul = unigemm.jax.matmul
 
@@ -199,8 +201,6 @@ def test_what_is_wrong_is_said_while_it_is_traced():
             wrong()
     with pytest.raises(unigemm.UnsupportedProblem, match="gradients"):
         jax.grad(lambda s: matmul(f8, f8.T, scale_a=s).sum())(jnp.float32(1.0))
-    with pytest.raises(unigemm.UnsupportedProblem, match="scales"):
-        jax.vmap(lambda s: matmul(f8, f8.T, scale_a=s))(jnp.ones(2, "float32"))
 
 
 @pytest.mark.parametrize("kind", ["float8_e4m3fn", "int8"])
@@ -266,39 +266,106 @@ class Buffer:
         return self.array.ctypes.data
 
 
-@pytest.mark.compile
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+@pytest.mark.parametrize("lines", [(1, 128), (1, 1), (128, 1)])
+def test_scales_of_blocks_are_multiplied_by(lines, way):
+    for how in ({}, {"exponents": True}, {"stack": (2,)}):
+        x = drawn((33, 140, 300), lines, **how)
+        given = tuple(jnp.asarray(np.ascontiguousarray(each)) for each in
+                      (x.a, x.b, x.scale_a, x.scale_b))  # fmt: skip
+        multiply = jax.jit(lambda a, b, s, t: matmul(a, b, scale_a=s, scale_b=t))
+        assert x.error(multiply(*given)) < 1e-6
+        if how.get("stack"):
+            assert x.error(jax.jit(jax.vmap(multiply))(*given)) < 1e-6
+    half = multiply(*given).dtype, matmul(*given[:2], preferred_element_type=jnp.bfloat16).dtype
+    assert half == (jnp.float32, jnp.bfloat16)
+    text = str(jax.make_jaxpr(multiply)(*given))
+    assert text.count("unigemm_scaled_matmul") == 1
+
+
+@pytest.mark.parametrize("mask", range(1, 16))
+@pytest.mark.parametrize("kind", ["blocks", "lines", "whole", "int8"])
+def test_vmap_maps_operands_and_scales(kind, mask):
+    m, k, n = 5, 200, 9
+    dtype = "int8" if kind == "int8" else "float8_e4m3fn"
+    shapes = {"blocks": ((m, 2), (2, 1)), "whole": ((), (1,))}.get(kind, ((m, 1), (1, n)))
+    plain = [(3 * draw(*s)).astype(dtype) for s in ((m, k), (k, n))]
+    plain += [jnp.abs(draw(*s)).astype("float32") + 1 for s in shapes]
+    dims = tuple((x.ndim and i % 2) if mask >> i & 1 else None for i, x in enumerate(plain))
+    args = [
+        x if d is None else jnp.stack([x.astype("f4"), x.astype("f4") / 4], d).astype(x.dtype)
+        for x, d in zip(plain, dims, strict=True)
+    ]
+
+    def multiply(a, b, scale_a, scale_b):
+        return matmul(a, b, scale_a=scale_a, scale_b=scale_b)
+
+    mapped = jax.vmap(multiply, dims)(*args)
+    for i in range(2):
+        one = [np.asarray(x if d is None else jnp.take(x, i, d))
+               for x, d in zip(args, dims, strict=True)]  # fmt: skip
+        expected = unigemm.matmul(*one[:2], scale_a=one[2], scale_b=one[3])
+        np.testing.assert_allclose(mapped[i], expected, rtol=1e-5, atol=1e-3)
+
+
 @pytest.mark.parametrize(
-    ("m", "k", "told"),
-    [(16, 32, ()), (16, 4096, ()), (16, 32, (("alpha", 0.5), ("activation", "relu")))],
-    ids=["short", "split K", "epilogue"],
+    ("scales", "error", "words"),
+    [
+        ({"scale_a": (3, 2)}, unigemm.UnsupportedProblem, "both operands"),
+        ({"scale_a": (3, 3)}, unigemm.ShapeMismatch, "scale_a has shape"),
+        ({"scale_a": (3, 2), "scale_b": (2, 2)}, unigemm.ShapeMismatch, "scale_b has shape"),
+    ],
 )
-def test_what_a_gpu_program_calls_launches_the_planned_kernel(monkeypatch, m, k, told):
+def test_scales_that_do_not_fit_are_refused_while_they_are_traced(scales, error, words):
+    a, b = jnp.ones((3, 200), "float8_e4m3fn"), jnp.ones((200, 5), "float8_e5m2")
+    given = {name: jnp.ones(shape, "float32") for name, shape in scales.items()}
+    with pytest.raises(error, match=words):
+        jax.make_jaxpr(lambda x: matmul(x, b, **given))(a)
+
+
+CASES = {
+    "short": (16, 32, {}),
+    "split K": (16, 4096, {}),
+    "epilogue": (16, 32, {"c": (16,), "bias": (16, 1), "alpha": 0.5, "activation": "relu"}),
+    "lines": (16, 48, {"scale_a": (16, 1), "scale_b": 0.5}),
+    "blocks": (16, 256, {"scale_a": (16, 2), "scale_b": (2, 1)}),
+}
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_gpu_program_calls_launches_the_planned_kernel(monkeypatch, case):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     tvm_ffi = pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         pytest.skip("no C compiler, which the emulator links host code with")
+    m, k, more = CASES[case]
     rng = np.random.default_rng(3)
-    a, b = (rng.integers(-2, 3, shape).astype("f4") for shape in ((m, k), (k, 16)))
+    scaled = "scale_a" in more
+    kind = numpy_dtype(DType.FLOAT8_E4M3FN) if scaled else "f4"
+    a, b = (rng.integers(-2, 3, s).astype("f4").astype(kind) for s in ((m, k), (k, 16)))
     d = np.full((m, 16), np.nan, "f4")
-    beside = {"c": np.arange(16, dtype="f4"), "bias": -np.ones((m, 1), "f4")} if told else {}
+    beside = {name: rng.integers(1, 4, s).astype("f4") for name, s in more.items()
+              if isinstance(s, tuple)}  # fmt: skip
+    told = tuple((name, x) for name, x in more.items() if name not in beside)
     monkeypatch.setattr(calls, "_current", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(tvm_ffi, "get_raw_stream", lambda device: 0)
     with unigemm.emulator.device("sm_90a") as gpu:
         monkeypatch.setattr(calls, "_gpus", lambda: [gpu.index])
-        layouts = tuple(calls._layout(x.shape, x.dtype) for x in (a, b, d))
-        options = calls.Options("float32", backend="cute_simt")
-        lies = tuple(calls._layout(x.shape, x.dtype) for x in beside.values())
-        call = calls._planned_call(layouts, options, (*beside,), None, lies, told, 7)
+        layouts = tuple(map(calls.layout_of, (a, b, d)))
+        options = calls.Options("float32", backend="cute_wgmma" if scaled else "cute_simt")
+        lies = tuple((name, calls.layout_of(x)) for name, x in beside.items())
+        call = calls._planned_call(layouts, options, lies, told, 7)
         arrays = [a, b, *beside.values(), d] + [np.zeros(call.workspace, "u1")] * bool(
             call.workspace
         )
-        assert len(arrays) == (4 if k > 4000 else 3 + len(beside))
+        assert scaled or len(arrays) == (4 if k > 4000 else 3 + len(beside))
         for x in arrays:
             gpu.see(x, write=not any(x is each for each in (a, b, *beside.values())))
         monkeypatch.setitem(calls._CALLS, 7, call)
         calls._run(7, *(Buffer(x, gpu.index) for x in arrays))
         assert gpu.launches
-    expected = np.maximum(0.5 * (a @ b) + beside["c"] + beside["bias"], 0) if told else a @ b
+    expected = unigemm.matmul(a, b, **beside, **dict(told))  # whole numbers
     np.testing.assert_array_equal(d, expected)
 
 

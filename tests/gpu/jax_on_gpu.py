@@ -34,6 +34,20 @@ b = jnp.asarray(rng.standard_normal((128, 96))).astype("float8_e4m3fn")
 g = jax.jit(lambda s: matmul(a, b, scale_a=s, scale_b=2.0, preferred_element_type=jnp.bfloat16))
 near(g(jnp.float32(0.5)), a, b, 2e-2)
 
+k = 300
+spread = lambda s, axis, extent: np.repeat(s, 128, axis).take(range(extent), axis)  # noqa: E731
+a = jnp.asarray(rng.standard_normal((3, 40, k))).astype("float8_e4m3fn")
+b = jnp.asarray(rng.standard_normal((3, k, 144))).astype("float8_e4m3fn")
+s = jnp.asarray(rng.uniform(0.5, 2, (3, 40, 3)), "float32")
+t = jnp.asarray(rng.uniform(0.5, 2, (3, 3, 2)), "float32")
+scaled = lambda a, b, s, t: matmul(a, b, scale_a=s, scale_b=t)  # noqa: E731
+wide_a = np.asarray(a, "float64") * spread(s, -1, k)
+wide_b = np.asarray(b, "float64") * spread(spread(t, -2, k), -1, 144)
+for f in (scaled, jax.vmap(scaled)):
+    near(jax.jit(f)(a, b, s, t), wide_a, wide_b, 2.0**-11)
+rows, columns = s[0, :, :1], jnp.ones((1, 144), "float32")
+near(jax.jit(scaled)(a[0], b[0], rows, columns), a[0] * rows, b[0], 2.0**-11)
+
 x = jnp.asarray(rng.standard_normal((32, 64)), "float32")
 w = jnp.asarray(rng.standard_normal((64, 48)), "float32")
 value = lambda f: lambda x, w: jnp.tanh(f(x, w)).sum()  # noqa: E731

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
@@ -29,11 +29,14 @@ from ..runtime import options as asked
 from ..runtime.bind import _planned
 from ..runtime.fusion import fusion_for
 from ..runtime.loader import _each_launch
+from ..runtime.scale_arguments import scales_of
 
-__all__ = ["Options", "on_cpu", "on_cuda"]
+__all__ = ["Options", "Told", "layout_of", "on_cpu", "on_cuda"]
 
 _TARGET = "unigemm_matmul"
-Told = tuple[tuple[str, Any], ...]  # numbers and words of an epilogue, by name
+Told = tuple[tuple[str, Any], ...]  # numbers and words beside the arrays, by name
+_SCALES = ("scale_a", "scale_b")
+_OF_K = {"a": -1, "scale_a": -1, "b": -2, "scale_b": -2}  # which dimension is along K
 
 
 @dataclass(frozen=True)
@@ -119,51 +122,62 @@ def _known(make: Callable[[int], Call], *what: Any) -> Call:
 def on_cpu(
     a: Any,
     b: Any,
-    *scales: Any,
+    *beside: Any,
     options: Options,
-    names: tuple[str, ...] = (),
-    factor: float | None = None,
-    **more: Any,
+    scales: tuple[str, ...] = (),
+    told: Told = (),
 ) -> Any:
-    """Lower a product for the CPU: a call of `unigemm.matmul`."""
-    names = more.get("scales", names)
+    """Lower a product for the CPU: a call of `unigemm.matmul`.
+
+    `beside` are arrays of an epilogue, or scales, of the names in `scales`.
+    """
     shape = result_shape(a.shape, b.shape)
     result = jax.ShapeDtypeStruct(shape, jnp.dtype(options.dtype))
-    told = more.get("told", ())
-    multiply = partial(_on_host, options, names, factor, told)
-    _refuse_now(multiply, a, b, *scales, result)
+    multiply = partial(_on_host, options, scales, told)
+    kept = {i: _OF_K[name] for i, name in enumerate(("a", "b", *scales)) if name in _OF_K}
+    _refuse_now(multiply, a, b, *beside, result, kept=kept)  # blocks of K are counted
     # jax-tvm-ffi 0.1.3 has no complex numbers
     if not has_ffi() or any(np.dtype(x.dtype).kind == "c" for x in (a, b, result)):
-        return jax.pure_callback(partial(_returned, multiply, result), result, a, b, *scales)
+        return jax.pure_callback(partial(_returned, multiply, result), result, a, b, *beside)
     _register("cpu")
-    given = tuple((x.shape, np.dtype(x.dtype)) for x in (a, b, *scales, result))
+    given = tuple((x.shape, np.dtype(x.dtype)) for x in (a, b, *beside, result))
     call = _known(
         lambda key: Call(key, 0, partial(_on_buffers, multiply, given)),
-        "cpu", [(shape, dtype.name) for shape, dtype in given], options, names, factor, told,
+        "cpu", [(shape, dtype.name) for shape, dtype in given], options, scales, told,
     )  # fmt: skip
-    return jax.ffi.ffi_call(_TARGET, result)(a, b, *scales, key=np.int64(call.key))
+    return jax.ffi.ffi_call(_TARGET, result)(a, b, *beside, key=np.int64(call.key))
 
 
 def _on_host(
-    options: Options, names: tuple[str, ...], factor: float | None, told: Told, out: Any,
-    *operands: Any,
-) -> None:  # fmt: skip
+    options: Options, names: tuple[str, ...], told: Told, out: Any, *operands: Any
+) -> None:
     """Multiply NumPy arrays."""
-    a, b, *scales = operands
+    a, b, *beside = operands
     given: dict[str, Any] = {**asdict(options), "casting": "unsafe"}
-    given |= dict(told) | dict(zip(names, scales, strict=True))
-    if factor is not None and (factor != 1 or not names):
-        given["scale_b" if "scale_b" not in given else "scale_a"] = factor
+    given |= dict(told) | dict(zip(names, beside, strict=True))
     with np.errstate(all="ignore"):
         matmul(a, b, out, **given)
 
 
-def _refuse_now(multiply: Callable[..., None], *given: Any) -> None:
-    """Multiply one element of each kind: what cannot be is said now, not when the program runs."""
-    *operands, out = (
-        np.zeros(tuple(min(extent, 1) for extent in x.shape), np.dtype(x.dtype)) for x in given
-    )
-    multiply(out, *operands)
+def _refuse_now(multiply: Callable[..., None], *given: Any, kept: Mapping[int, int] = {}) -> None:
+    """Multiply one element of each kind: what cannot be is said now, not when the program runs.
+
+    Parameters
+    ----------
+    multiply
+        Takes the result first.
+    *given
+        The operands, and the result.
+    kept
+        A dimension that stays as long as it is, of some of these.
+    """
+    small = []
+    for i, x in enumerate(given):
+        shape = [min(extent, 1) for extent in x.shape]
+        if i in kept and shape:
+            shape[kept[i]] = x.shape[kept[i]]
+        small.append(np.zeros(shape, np.dtype(x.dtype)))
+    multiply(small[-1], *small[:-1])
 
 
 def _returned(multiply: Callable[..., None], result: Any, *operands: Any) -> Any:
@@ -187,7 +201,14 @@ def _array(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
     return np.frombuffer((ctypes.c_char * size).from_address(address), dtype).reshape(shape)
 
 
-def on_cuda(a: Any, b: Any, *scales: Any, options: Options, **more: Any) -> Any:
+def on_cuda(
+    a: Any,
+    b: Any,
+    *beside: Any,
+    options: Options,
+    scales: tuple[str, ...] = (),
+    told: Told = (),
+) -> Any:
     """Lower a product for GPUs: plan it, load its kernel on each, and call the launcher."""
     if not has_ffi():
         raise BackendUnavailable(
@@ -199,23 +220,23 @@ def on_cuda(a: Any, b: Any, *scales: Any, options: Options, **more: Any) -> Any:
     if 0 in shape or a.shape[-1] == 0:
         return jnp.zeros(shape, result.dtype)
     _register("gpu")
-    names, factor = more.get("scales", ()), more.get("factor")
-    layouts = tuple(_layout(x.shape, x.dtype) for x in (a, b, result))
-    told = more.get("told", ())
-    beside = tuple(_layout(x.shape, x.dtype) for x in scales) if factor is None else ()
+    layouts = tuple(map(layout_of, (a, b, result)))
+    arrays = tuple(zip(scales, map(layout_of, beside), strict=True))
     call = _known(
-        partial(_planned_call, layouts, options, names, factor, beside, told),
-        "cuda", layouts, options, names, factor, beside, told,
+        partial(_planned_call, layouts, options, arrays, told),
+        "cuda", layouts, options, arrays, told,
     )  # fmt: skip
     if not call.workspace:
-        return jax.ffi.ffi_call(_TARGET, result)(a, b, *scales, key=np.int64(call.key))
+        return jax.ffi.ffi_call(_TARGET, result)(a, b, *beside, key=np.int64(call.key))
     scratch = jax.ShapeDtypeStruct((call.workspace,), jnp.uint8)
-    found = jax.ffi.ffi_call(_TARGET, (result, scratch))(a, b, *scales, key=np.int64(call.key))
+    found = jax.ffi.ffi_call(_TARGET, (result, scratch))(a, b, *beside, key=np.int64(call.key))
     return found[0]
 
 
-def _layout(shape: tuple[int, ...], dtype: Any) -> Layout:
-    return Layout(tuple(shape), compact_strides(shape), parse_dtype(np.dtype(dtype)))
+def layout_of(x: Any) -> Layout:
+    """Return the layout of an array, also of a traced one: compact, as programs have them."""
+    shape = tuple(x.shape)
+    return Layout(shape, compact_strides(shape), parse_dtype(np.dtype(x.dtype)))
 
 
 def _gpus() -> list[int]:
@@ -239,26 +260,37 @@ def _current(index: int) -> Iterator[None]:
 def _planned_call(
     layouts: tuple[Layout, ...],
     options: Options,
-    names: tuple[str, ...],
-    factor: float | None,
-    beside: tuple[Layout, ...],
+    arrays: tuple[tuple[str, Layout], ...],
     told: Told,
     key: int,
 ) -> Call:
     """Plan a product for the GPUs of this process, which are taken to be equal."""
     a, b, d = layouts
-    wanted = asked.with_named_backend(asked.Options(**asdict(options), scaled=factor is not None))
+    given = dict(told) | dict(arrays)
+    of_scales = {name: given.pop(name) for name in _SCALES if name in given}
+    scales = scales_of(of_scales, lambda x, name: x, {"a": a, "b": b}.__getitem__)
+    given |= {name: of_scales[name] for name in scales.fused}
+    wanted = asked.Options(
+        **asdict(options),
+        scaled=scales.scaled,
+        blocks=scales.layouts,
+        granularity=scales.granularity,
+    )
+    wanted = asked.with_named_backend(wanted)
     asked.check_options(wanted)
-    fusion = None
-    if told or beside:
-        given = dict(told) | dict(zip(names, beside, strict=True))
+    names, values = scales.brought, [1.0] if scales.brought else []
+    for name in scales.factors:
+        values[0] *= of_scales[name]
+    more: tuple[tuple[str, ...], tuple[float, ...]] = ((), ())
+    if given:
         fusion = fusion_for(given, (a, b, d), lambda x, name: x, None, False, on_host=False)
         wanted = replace(wanted, epilogue=fusion.epilogue, beside=fusion.layouts)
+        more = fusion.names, tuple(given[x] for x in fusion.numbers)
     gemm = asked.stated(a, b, asked.describe(a, b, None, wanted), wanted)
     workspace, launchers = _launchers(gemm, wanted)
-    more = None if fusion is None else (fusion.names, tuple(dict(told)[x] for x in fusion.numbers))
-    taken = partial(_taken, factor, more)
-    return Call(key, workspace, partial(_on_gpu, launchers, names, taken, bool(workspace)))
+    taken = partial(_taken, names, tuple(values), *more)
+    own = tuple(name for name, _ in arrays)
+    return Call(key, workspace, partial(_on_gpu, launchers, own, taken, bool(workspace)))
 
 
 def _launchers(gemm: Gemm, wanted: asked.Options) -> tuple[int, dict[int, Callable[..., None]]]:
@@ -281,15 +313,19 @@ def _launchers(gemm: Gemm, wanted: asked.Options) -> tuple[int, dict[int, Callab
 
 
 def _taken(
-    factor: float | None,
-    fused: tuple[tuple[str, ...], tuple[float, ...]] | None,
+    scales: tuple[str, ...],
+    factor: tuple[float, ...],
+    names: tuple[str, ...],
+    values: tuple[float, ...],
     at: dict[str, int],
 ) -> tuple[float, ...]:
-    """Return what a launcher takes behind the stream, of the addresses of arrays by name."""
-    if fused is not None:
-        names, values = fused
-        return (*(at[name] for name in names), *values)
-    return () if factor is None else (at.get("scale_a", 0), at.get("scale_b", 0), factor)
+    """Return what a launcher takes behind the stream, of the addresses of arrays by name.
+
+    Scales come first, with the product of those that are numbers, then the arrays and the numbers
+    of an epilogue.
+    """
+    of_scales = (at.get(name, 0) for name in scales)
+    return (*of_scales, *factor, *(at[name] for name in names), *values)
 
 
 def _on_gpu(

@@ -22,7 +22,7 @@ from ..arrays.dlpack_arrays import refuse_deleted
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import result_shape
 from ..runtime import options as of_calls
-from ..runtime.scale_arguments import check_lines
+from ..runtime.scale_arguments import scales_of
 from . import calls, epilogues, types
 
 __all__ = ["matmul"]
@@ -76,8 +76,9 @@ def matmul(
     deterministic, batch_invariant, backend
         As in `unigemm.matmul`.
     scale_a, scale_b : float or array of float32, optional
-        As in `unigemm.matmul`, for float8 and int8: of whole operands, or of the rows of `a`, (...,
-        M, 1), and the columns of `b`, (..., 1, N). Int8 then gives float32 by default.
+        As in `unigemm.matmul`, for float8 and int8: of whole operands, of the rows of `a`, (..., M,
+        1), and the columns of `b`, (..., 1, N), or for each 128 elements of K and one line or 128
+        (float8 alone; float8_e8m0fnu, too). Int8 then gives float32 by default.
     alpha, beta : float, optional
         The result is ``activation(alpha * (a @ b) + beta * c + bias)``, computed by one kernel and
         rounded once, for float64, float32, float16 and bfloat16. The number 0 leaves its term out.
@@ -228,24 +229,27 @@ def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, options: calls.Options) 
             f"scale_a and scale_b are for float8 and int8 inputs and these are {a.dtype}; multiply "
             "the result, or an input"
         )
-    factor, told, scales = 1.0, {}, []
-    for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
-        if scale is None or isinstance(scale, numbers.Real):
-            if scale is not None:
-                told[name] = number(scale, name)
-                factor *= told[name]
-            continue
-        x = _array(scale, name)
-        if x.dtype != jnp.float32:
+    given = {
+        name: number(x, name) if isinstance(x, numbers.Real) else _array(x, name)
+        for name, x in (("scale_a", scale_a), ("scale_b", scale_b))
+        if x is not None
+    }
+    arrays = {name: x for name, x in given.items() if not isinstance(x, float)}
+    for name, x in arrays.items():
+        if x.dtype.name not in ("float32", "float8_e8m0fnu"):
             raise UnsupportedDtype(f"{name} is {x.dtype}; pass float32, or a number")
-        if x.size != 1:
-            check_lines(name, x.shape)
-        scales.append((name, x.reshape(()) if x.size == 1 else x))
-    operands = _varying(a, b, *(x for _, x in scales))
-    more: dict[str, Any] = {"scales": tuple(name for name, _ in scales), "factor": factor}
-    if a.dtype == jnp.int8 or any(x.ndim for _, x in scales):
-        more |= {"factor": None, "told": tuple(told.items())}
-    return _with_scales(*operands, options=options, more=tuple(more.items()))
+        if x.size == 1 and x.dtype == jnp.float32:
+            arrays[name] = x.reshape(())
+    laid = {name: calls.layout_of(x) for name, x in (("a", a), ("b", b), *arrays.items())}
+    seen = {name: laid.get(name, x) for name, x in given.items()}
+    of_call = scales_of(seen, lambda x, name: x, laid.__getitem__)
+    if of_call.layouts is not None and of_call.granularity is None:
+        raise UnsupportedProblem(
+            "scales of 32 elements of K are not taken here; pass such of 128, or use unigemm.matmul"
+        )
+    told = tuple((name, x) for name, x in given.items() if name not in arrays)
+    operands = _varying(a, b, *arrays.values())
+    return _with_scales(*operands, options=options, scales=tuple(arrays), told=told)
 
 
 # Eager calls are compiled too, once for each kind.
@@ -254,9 +258,11 @@ def _plain(a: Any, b: Any, *, options: calls.Options) -> Any:
     return PRODUCT.bind(a, b, options=options)
 
 
-@jax.jit(static_argnames=("options", "more"))
-def _with_scales(*operands: Any, options: calls.Options, more: tuple[tuple[str, Any], ...]) -> Any:
-    return SCALED.bind(*operands, options=options, **dict(more))
+@jax.jit(static_argnames=("options", "scales", "told"))
+def _with_scales(
+    *operands: Any, options: calls.Options, scales: tuple[str, ...], told: calls.Told
+) -> Any:
+    return SCALED.bind(*operands, options=options, scales=scales, told=told)
 
 
 def _in_parts(asked: epilogues.Asked, *operands: Any) -> Any:
@@ -266,8 +272,7 @@ def _in_parts(asked: epilogues.Asked, *operands: Any) -> Any:
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 @partial(jax.jit, static_argnums=0)
 def _fused(asked: epilogues.Asked, *operands: Any) -> Any:
-    told = {"scales": asked.names, "factor": None, "told": asked.told}
-    return FUSED.bind(*operands, options=asked.options, **told)
+    return FUSED.bind(*operands, options=asked.options, scales=asked.names, told=asked.told)
 
 
 @_fused.defjvp
@@ -318,20 +323,22 @@ def _of_b(ct: Any, a: Any, b: Any, *, options: calls.Options) -> Any:
 
 def _batched(operands: Any, dims: Any, **options: Any) -> tuple[Any, int]:
     """Multiply a stack, the mapped dimension first."""
-    if any(dim is not None for dim in dims[2:]):
-        raise UnsupportedProblem(
-            "jax.vmap over the scales of a product is not supported; multiply the result by them"
-        )
-    mapped = [dim is not None for dim in dims[:2]]
-    rank = max(x.ndim - on for x, on in zip(operands, mapped, strict=False))
+    size = next(x.shape[dim] for x, dim in zip(operands, dims, strict=True) if dim is not None)
+    names = ("a", "b", *options.get("scales", ()))
+    given = {name: (x, dim) for name, x, dim in zip(names, operands, dims, strict=True)}
+    for name in ("a", "b"):
+        x, dim = given[name]
+        if dim is None and given.get(f"scale_{name}", (x, None))[1] is not None:
+            given[name] = jnp.broadcast_to(x, (size, *x.shape)), 0
+    rank = max(x.ndim - (dim is not None) for x, dim in (given["a"], given["b"]))
     stacks = []
-    for x, dim, on in zip(operands, dims, mapped, strict=False):
-        if on:
+    for x, dim in given.values():
+        if dim is not None:
             x = jnp.moveaxis(x, dim, 0)
             x = x.reshape(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:])
         stacks.append(x)
     primitive = SCALED if "scales" in options else PRODUCT
-    return primitive.bind(*stacks, *operands[2:], **options), 0
+    return primitive.bind(*stacks, **options), 0
 
 
 def _no_gradient(*operands: Any, **options: Any) -> Any:
