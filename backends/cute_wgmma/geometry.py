@@ -75,8 +75,12 @@ _OTHER_REGISTERS = 32
 _BESIDE_ROWS = {1: 56, 2: 40}  # where D is stored row by row; by `residents`
 _BESIDE_WGMMA = 26  # beside the sums of one wgmma, of the registers at launch
 _BESIDE_FRAGMENTS = 48
-# What an epilogue makes of sums that are stored from registers lives beside these for a while.
-_FUSED_PART = 0.37  # of a consumer's registers may be sums then: with more ptxas spills
+# What an epilogue makes of sums lives beside these for a while. Up to so many of a consumer's
+# registers are finished at once; of more, a few columns at a time.
+_FUSED_PART = 0.37
+_FUSED_BLOCKS = 4  # of eight columns, at most: lanes exchange gated pairs of so many
+_BESIDE_TWICE = 96  # registers beside the sums to finish 32 of them at a time, and not 16
+_BESIDE_MANY = 80  # where a thread has three blocks of rows or four
 # By sets of accumulators; the second number where CTAs or slices add up.
 _BESIDE_SETS = {2: (32, 96), 3: (32, 48)}
 # The tensor cores keep 14 bits in sums of float8 products, and cut those of float32 instead of
@@ -126,6 +130,8 @@ class Geometry:
         Bytes between the rows of a box.
     store_buffers
         Such boxes in shared memory, of each warpgroup.
+    fused
+        Whether an epilogue finishes the sums of a CTA.
     smem_bytes
         All of a CTA's shared memory.
     threads
@@ -159,6 +165,7 @@ class Geometry:
     store_columns: int
     box_pitch: int
     store_buffers: int
+    fused: bool
     smem_bytes: int
     threads: int
     residents: int
@@ -173,6 +180,18 @@ class Geometry:
     def held(self) -> int:
         """Registers of a consumer thread for its sums and its part of A."""
         return self.accumulators * self.sets + self.fragments
+
+    @property
+    def fused_blocks(self) -> int:
+        """Blocks of eight columns that an epilogue finishes at a time; 0 for all of them.
+
+        Stores straight from registers lie in between. Those by way of shared memory come behind.
+        """
+        beside = self.registers[1] - self.accumulators
+        few = self.accumulators <= _FUSED_PART * self.registers[1]
+        if not self.fused or few or (self.store != "direct" and beside >= _BESIDE_TWICE):
+            return 0
+        return max(1, min(_FUSED_BLOCKS, (8 if beside >= _BESIDE_TWICE else 4) // self.repeats_m))
 
     @property
     def takes_turns(self) -> bool:
@@ -298,6 +317,7 @@ def derived(problem: Problem, config: Config) -> Geometry:
         store_columns=boxes.columns,
         box_pitch=boxes.pitch,
         store_buffers=boxes.buffers,
+        fused=problem.epilogue is not None and not is_adding(config),
         smem_bytes=pipeline + _spare_bytes(problem, config, boxes),
         threads=WARPGROUP * (1 + consumers),
         residents=1,
@@ -482,8 +502,8 @@ def _registers(consumers: int, residents: int) -> tuple[int, int]:
 
 def fits_registers(problem: Problem, config: Config, geo: Geometry) -> bool:
     """Whether a CTA's threads have registers enough."""
-    fused = problem.epilogue is not None and not is_adding(config)
-    if fused and geo.store == "direct" and geo.accumulators > _FUSED_PART * geo.registers[1]:
+    beside = geo.registers[1] - geo.accumulators
+    if geo.fused_blocks and geo.repeats_m > 2 and beside < _BESIDE_MANY:
         return False
     launched = REGISTERS // (geo.residents * geo.threads) // 8 * 8
     wgmma = geo.mma_n // 2 + _BESIDE_WGMMA

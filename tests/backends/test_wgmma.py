@@ -332,19 +332,26 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(of
     assert geo.smem_bytes <= info.smem_bytes <= H200.smem_per_block + 1024
 
 
+#: Tiles by one, two and three warpgroups with as many sums a thread as there may be.
+FINISHED = [((256, 136), 8), ((256, 176), 8), ((192, 192), 12), ((64, 256), 4)]
+
+
 @pytest.mark.compile
-def test_sums_that_an_epilogue_finishes_before_they_are_stored_do_not_spill():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("tile", "warps"), FINISHED, ids=str)
+def test_sums_that_an_epilogue_finishes_before_they_are_stored_do_not_spill(tile, warps, dtype):
+    """They are stored from registers, or by TMA."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    a, b = (
-        unigemm.ArraySpec((4096, 4096), "float32"),
-        unigemm.ArraySpec((4096, 4096), "float32", "F"),
-    )
-    fused = {"bias": unigemm.ArraySpec((4096,), "float32"), "activation": "gelu"}
-    plan = unigemm.plan(a, b, target="h100", precision="tf32", backend="cute_wgmma", **fused)
-    assert made(plan).info.spill_bytes == 0
-    wide = Config((256, 176, 32), (1, 2), 3, (8, 1), schedule="cooperative")
-    assert unsupported_reason(replace(plan.problem, epilogue=None), wide, H200) is None
-    assert "spill" in unsupported_reason(plan.problem, wide, H200)
+    spec = unigemm.ArraySpec
+    a, b = spec((4096, 4096), dtype), spec((4096, 4096), dtype, "F")
+    fused = {"bias": spec((4096,), dtype), "c": a, "beta": 0.5, "activation": "gelu"}
+    precision = "tf32" if dtype == "float32" else "ieee"
+    plan = unigemm.plan(a, b, target="h100", precision=precision, backend="cute_wgmma", **fused)
+    k_tile = 128 // plan.problem.a.dtype.itemsize
+    config = Config((*tile, k_tile), (1, 1), 3, (warps, 1), schedule="cooperative")
+    assert unsupported_reason(plan.problem, config, H200) is None
+    info = made(replace(plan, config=config, workspace_bytes=0)).info
+    assert info.spill_bytes == 0
 
 
 @pytest.mark.compile

@@ -12,6 +12,7 @@ from sampling import ALL
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
+from crossings import Crossed
 from fused_cases import Fused, check_fused, check_planned, drawn_cases, plan_of, ways_of
 from operator_table import EXACT, FUNCTIONS, VALUES, as_numpy, differing
 from reference import NUMPY
@@ -21,6 +22,7 @@ from unigemm.activations import ACTIVATIONS, GRADIENTS
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.legality import unsupported_reason
+from unigemm.backends.cute_wgmma.geometry import geometry
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.errors import UnsupportedProblem
@@ -87,6 +89,34 @@ def test_every_way_of_computing_a_product_carries_out_its_epilogue(backend, case
     assert len(ways) > 1
     for plan in ways if ALL else ways[:some]:
         check_planned(case, plan, NUMPY, device(target=plan.target))
+
+
+#: Where tiles have many sums a thread, in one block of rows or in two, an epilogue finishes a few
+#: columns at a time: from registers, or box by box.
+WIDE = [
+    (Crossed((70, 200, 160), DType.INT8, "nt", "rows"), (128, 256, 128), "direct"),
+    (Crossed((70, 200, 160), DType.INT8, "nt", "columns"), (256, 128, 128), "direct"),
+    (Crossed((70, 200, 96), DType.BFLOAT16, "nt", "halves"), (128, 256, 64), "direct"),
+    (Crossed((70, 200, 96), DType.BFLOAT16, "nt", "neighbours"), (256, 128, 64), "direct"),
+    (Crossed((70, 200, 96), DType.BFLOAT16, "nt", "rows"), (256, 144, 64), "tma"),
+    (Crossed((70, 203, 96), DType.FLOAT16, "nt", "rows", place="narrow"), (256, 152, 64), "rows"),
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "tile", "store"), WIDE if ALL else WIDE[::2], ids=lambda x: getattr(x, "name", x)
+)
+def test_a_wide_tile_is_finished_a_few_columns_at_a_time(case, tile, store):
+    plan = plan_of(case, "cute_wgmma", TARGETS["cute_wgmma"])
+    config = replace(
+        plan.config, tile=tile, cluster=(1, 1), stages=2, warps=(8, 1), split_k=1, cluster_k=1,
+        slice_k=1, swap_ab=False, schedule="cooperative",
+    )  # fmt: skip
+    geo = geometry(plan.problem, config)
+    assert geo.store == store
+    assert 0 < geo.fused_blocks * 8 < tile[1]
+    plan = replace(plan, config=config, workspace_bytes=0, alternatives=())
+    check_fused(case, NUMPY, device(target=plan.target), plan=plan)
 
 
 @pytest.mark.parametrize("columns", [False, True])

@@ -7,6 +7,8 @@ rows of D, or columns where those are contiguous: `stmatrix` transposes them.
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 
+from collections.abc import Sequence
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint16, const_expr, range_constexpr
@@ -19,21 +21,12 @@ from ...cute.scaling import scale_sums
 from ...cute.tile_scheduler import Work, is_walked
 from ...cute.tma_boxes import pack, send_box, store_box_part, swizzled_unit
 from ...cute.tma_boxes import store_rows as store_box_rows
-from ..geometry import MMA_M, STORE_ROWS, WARPGROUP, Geometry
+from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
 from .fragments import fragment_row
 from .spec import Spec
 
 STORE_BARRIER = 4  # and on: a named barrier for each consumer warpgroup
 _IN_FLIGHT = 16  # 16-byte loads of a thread from the cluster's shared memories
-
-
-def number(geo: Geometry, i: int, j: int) -> int:
-    """Return the number of a thread's first accumulator in row block i, column block j.
-
-    A block has four: two neighbours in a row, then two eight rows below (PTX ISA, wgmma.mma_async,
-    fragment D).
-    """
-    return 4 * (geo.mma_n // 8 * i + j)
 
 
 def store_matrices(address: Int32, words: list, turned: bool) -> None:
@@ -90,7 +83,7 @@ def store_tile(
     row, column = corner[0] + wg_m * MMA_M, corner[1] + wg_n * geo.mma_n
     if const_expr(geo.store == "tma"):
         scale_sums(sums, scale)
-        done = finish_tile(spec, sums, taken, (row, column), in_wg, sizes, (work.i0, work.i1))
+        fused = (taken, (row, column), in_wg, sizes, (work.i0, work.i1))
         by_rows, i0 = (), work.i0
         if const_expr(is_walked(spec)):
             if const_expr(not spec.problem.groups.stacked):
@@ -98,7 +91,7 @@ def store_tile(
             line = out + (Int64(work.i0) * d_strides[2] + Int64(row) * d_strides[0] + column) * size
             by_rows = (line, d_strides[0] * size, (sizes[0] - row, sizes[1] - column))
         used = store_by_tma(
-            spec, done, atom, target, boxes, consumer, in_wg, row, column, i0, work.i1, used,
+            spec, sums, fused, atom, target, boxes, consumer, in_wg, row, column, i0, work.i1, used,
             by_rows,
         )  # fmt: skip
     else:
@@ -110,10 +103,10 @@ def store_tile(
             below = cutlass.min(below, row + spec.config.tile[0])
         if const_expr(geo.store == "rows"):
             scale_sums(sums, scale)
-            done = finish_tile(spec, sums, taken, (row, column), in_wg, sizes, (work.i0, work.i1))
+            fused = (taken, (row, column), in_wg, sizes, (work.i0, work.i1))
             line = base + (Int64(row) * d_strides[0] + column) * size
             there = (below - row, sizes[1] - column)
-            store_rows(spec, done, boxes, line, d_strides[0], there, in_wg)
+            store_rows(spec, sums, fused, boxes, line, d_strides[0], there, in_wg)
         else:
             lane, warp = in_wg % 32, in_wg // 32
             first = (row + warp * 16 + lane // 4, column + (lane % 4) * 2)
@@ -154,15 +147,65 @@ def store_sums(
     if const_expr(spec.config.cluster_k > 2):
         # A neighbour adds up the parts of these columns in another order.
         least = tile_n * spec.config.tile[1]
-    at = (first[0], first[1] + begin * 8)
     inside = (extents[0], cutlass.min(extents[1], column + last * 8))
-    own = finish(spec, own, blocks, taken, at, inside, batch, least, extents[1])
+    at = (first[0], first[1] + begin * 8)
+    to = (base, steps, in_wg % 32)
+    some = const_expr(fused_blocks(spec, blocks))
+    if const_expr(some == blocks):
+        store_some(spec, own, blocks, to, at, inside, taken, batch, least, extents[1])
+    else:  # in a loop, as unrolled code of much arithmetic leaves the instruction cache
+        for j in cutlass.range(0, blocks, some, unroll=1):
+            values = blocks_of(own, blocks, range(geo.repeats_m), 0, some)
+            here = (at[0], at[1] + j * 8)
+            store_some(spec, values, some, to, here, inside, taken, batch, least, extents[1])
+            move_up(own, blocks, some)
+
+
+@cute.jit
+def store_some(
+    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, to: tuple, first: tuple,
+    extents: tuple, taken: tuple, batch: tuple, least: Int32 | None, n: Int32,
+) -> None:  # fmt: skip
+    """`finish` some blocks of eight columns, all rows of a thread, and store them from registers.
+
+    `to` is where D begins, its steps, and this lane.
+    """
+    base, steps, lane = to
+    values = finish(spec, sums, blocks, taken, first, extents, batch, least, n)
     if const_expr(is_gated(spec)):
-        store_gated(spec, own, blocks, base, steps, at, inside, least)
+        store_gated(spec, values, blocks, base, steps, first, extents, least)
     elif const_expr(spec.down):
-        store_down(spec, own, blocks, base, steps[1], at, inside, least)
+        store_down(spec, values, blocks, base, steps[1], first, extents, least)
     else:
-        store_direct(spec, own, blocks, base, steps, at, in_wg % 32, inside, least)
+        store_direct(spec, values, blocks, base, steps, first, lane, extents, least)
+
+
+def fused_blocks(spec: Spec, blocks: int) -> int:
+    """Return how many of the blocks of eight columns an epilogue finishes at a time."""
+    if spec.problem.epilogue is None or spec.split:
+        return blocks
+    return min(blocks, spec.geometry.fused_blocks or blocks)
+
+
+def move_up(sums: cute.Tensor, blocks: int, count: int) -> None:
+    """Move sums to the place of those some blocks of eight columns before them."""
+    each = 4 * blocks
+    for row in range(cute.size(sums) // each):
+        for x in range(each * row, each * (row + 1) - 4 * count):
+            sums[x] = sums[x + 4 * count]
+
+
+def blocks_of(
+    sums: cute.Tensor, blocks: int, rows: Sequence[int], first: int, count: int
+) -> cute.Tensor:
+    """Return the sums of some blocks of eight columns, of some blocks of rows."""
+    if 4 * count * len(rows) == cute.size(sums):
+        return sums
+    some = cute.make_rmem_tensor(4 * count * len(rows), sums.element_type)
+    for at, i in enumerate(rows):
+        for x in range(4 * count):
+            some[4 * count * at + x] = sums[4 * (blocks * i + first) + x]
+    return some
 
 
 # -- partial sums of a CTA's slices and of a cluster along K ---------------------------------------
@@ -301,6 +344,7 @@ def finish(
 ) -> cute.Tensor:  # fmt: skip
     """Carry out the epilogue of a call on so many blocks of eight columns; partial sums stay.
 
+    The sums are those of all blocks of rows, or of the first of some.
     `first` is the row and column of this thread's first element; what lies before a `least` column,
     or not before the `extents`, is another's. Returns what is to be stored: in `sums`, or in
     registers of its own where that is half as many, behind a gate, or of another type, as int8's.
@@ -310,7 +354,7 @@ def finish(
     geo = spec.geometry
     places, runs = [], []
     columns = [first[1] + 8 * j for j in range(blocks)]
-    for i in range(geo.repeats_m):
+    for i in range(cute.size(sums) // (4 * blocks)):
         for half in range(1 if spec.config.tile[0] == 8 else 2):
             row = first[0] + (i * geo.row_steps[0] + half * geo.row_steps[1])
             for j in range(blocks):
@@ -327,16 +371,27 @@ def finish(
     return held
 
 
-def finish_tile(
-    spec: Spec, sums: cute.Tensor, taken: tuple, corner: tuple, thread: Int32, extents: tuple,
-    batch: tuple,
-) -> cute.Tensor:  # fmt: skip
-    """`finish` all sums of a warpgroup, whose first lies at a corner."""
-    if spec.problem.epilogue is None:
+def finish_tile(spec: Spec, sums: cute.Tensor, fused: tuple) -> cute.Tensor:
+    """`finish` all sums of a warpgroup, but for those that `finish_box` does.
+
+    `fused` are what the epilogue of a call takes, where the warpgroup's part of the tile begins,
+    this thread, M and N, and the product in a stack.
+    """
+    if spec.problem.epilogue is None or spec.geometry.fused_blocks:
         return sums
-    row = corner[0] + thread // 32 * 16 + thread % 32 // 4
-    first = (row, corner[1] + thread % 4 * 2)
-    return finish(spec, sums, spec.geometry.mma_n // 8, taken, first, extents, batch, None)
+    blocks = spec.geometry.mma_n // 8
+    return finish_box(spec, sums, fused, range(spec.geometry.repeats_m), 0, blocks)
+
+
+def finish_box(
+    spec: Spec, sums: cute.Tensor, fused: tuple, rows: Sequence[int], first: int, count: int
+) -> cute.Tensor:  # fmt: skip
+    """`finish` some blocks of eight columns, of some blocks of rows of a warpgroup."""
+    taken, (row, column), thread, extents, batch = fused
+    sums = blocks_of(sums, spec.geometry.mma_n // 8, rows, first, count)
+    row += rows[0] * spec.geometry.row_steps[0] + thread // 32 * 16 + thread % 32 // 4
+    at = (row, column + first * 8 + thread % 4 * 2)
+    return finish(spec, sums, count, taken, at, extents, batch, None)
 
 
 @cute.jit
@@ -514,22 +569,27 @@ def box_of_store(spec: Spec) -> tuple[int, int]:
 
 @cute.jit
 def fill_box(
-    spec: cutlass.Constexpr, sums: cute.Tensor, box: Int32, thread: Int32, i: cutlass.Constexpr,
-    block: cutlass.Constexpr,
+    spec: cutlass.Constexpr, sums: cute.Tensor, box: Int32, thread: Int32,
+    first: cutlass.Constexpr, count: cutlass.Constexpr,
 ) -> None:  # fmt: skip
-    """Round one box of a warpgroup's accumulators into shared memory, lines of D in its rows."""
-    columns, dtype = spec.geometry.store_columns, spec.output
+    """Round accumulators into one box of shared memory, lines of D in its rows.
+
+    They are `count` blocks of eight columns; `first` is the first of them in the box. A thread has
+    four of a block: two neighbours in a row, then two eight rows below (PTX ISA, wgmma.mma_async,
+    fragment D).
+    """
+    dtype = spec.output
     lane, warp = thread % 32, thread // 32
     # Lane l gives the address of row l % 8 of matrix l // 8: rows +8 first, then columns.
     r = warp * 16 + (lane % 8) + ((lane // 8) % 2) * 8
     if const_expr(spec.down):  # or of the column, which is a row of the box
         r = lane % 8
-    for pair in range_constexpr((columns + 15) // 16):
-        matrices = const_expr(min(2, columns // 8 - 2 * pair))  # of eight columns
-        j = const_expr(block * (columns // 8) + 2 * pair)
-        at = const_expr(number(spec.geometry, i, j))
-        words = [pack(sums[at + x], sums[at + x + 1], dtype) for x in range(0, 4 * matrices, 2)]
-        unit = pair * 2 + (lane // 16 if matrices == 2 else 0)
+    for j in range_constexpr(0, count, 2):
+        matrices = const_expr(min(2, count - j))  # of eight columns
+        words = [
+            pack(sums[4 * j + x], sums[4 * j + x + 1], dtype) for x in range(0, 4 * matrices, 2)
+        ]
+        unit = first + j + (lane // 16 if matrices == 2 else 0)
         line = r
         if const_expr(spec.down):
             line, unit = r + 8 * unit, warp * 2 + lane // 8 % 2
@@ -538,34 +598,50 @@ def fill_box(
 
 @cute.jit
 def fill_words(
-    spec: cutlass.Constexpr, sums: cute.Tensor, box: Int32, thread: Int32, i: cutlass.Constexpr,
-    block: cutlass.Constexpr,
+    spec: cutlass.Constexpr, sums: cute.Tensor, box: Int32, thread: Int32,
+    first: cutlass.Constexpr, count: cutlass.Constexpr,
 ) -> None:  # fmt: skip
-    """Write one box of a warpgroup's 32-bit sums into shared memory, in pairs."""
+    """Write 32-bit sums into one box of shared memory, in pairs; see `fill_box`."""
     geo, lane = spec.geometry, thread % 32
     row, column = thread // 32 * 16 + lane // 4, lane % 4 * 2
-    for j in range_constexpr(geo.store_columns // 8):
-        at = const_expr(number(geo, i, block * (geo.store_columns // 8) + j))
+    for j in range_constexpr(count):
         for half in range_constexpr(2):
-            where = box + (row + 8 * half) * geo.box_pitch + (8 * j + column) * 4
+            where = box + (row + 8 * half) * geo.box_pitch + (8 * (first + j) + column) * 4
             pointer = cute.make_ptr(spec.output, where, cute.AddressSpace.smem, assumed_align=8)
-            pair = [sums[at + 2 * half], sums[at + 2 * half + 1]]
+            pair = [sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]]
             write(pair, cute.make_tensor(pointer, cute.make_layout(2)))
+
+
+def fill(
+    spec: Spec, sums: cute.Tensor, fused: tuple, box: Int32, thread: Int32, i: int, block: int
+) -> None:
+    """Fill box number `block` of a block of rows: what is not finished yet a part at a time."""
+    each = spec.geometry.store_columns // 8
+    part = spec.geometry.fused_blocks * spec.geometry.repeats_m // 2 * 2
+    fill = fill_words if spec.output.width == 32 else fill_box
+    for first in range(0, each, part or each):
+        count = min(part or each, each - first)
+        place = block * each + first
+        if part:
+            some = finish_box(spec, sums, fused, [i], place, count)
+        else:
+            some = blocks_of(sums, spec.geometry.mma_n // 8, [i], place, count)
+        fill(spec, some, box, thread, first, count)
 
 
 @cute.jit
 def store_rows(
-    spec: cutlass.Constexpr, sums: cute.Tensor, boxes: cute.Pointer, out: Int64, row_step: Int64,
-    left: tuple, thread: Int32,
+    spec: cutlass.Constexpr, sums: cute.Tensor, fused: tuple, boxes: cute.Pointer, out: Int64,
+    row_step: Int64, left: tuple, thread: Int32,
 ) -> None:  # fmt: skip
     """Store a warpgroup's accumulators to a D whose rows begin at any element.
 
     Each warp stores its own rows of a box. `out` is the address of the first element, `left` how
     many rows and columns D has from there on.
     """
+    sums = finish_tile(spec, sums, fused)
     geo, size = spec.geometry, spec.output.width // 8
     columns, rows = geo.store_columns, const_expr(STORE_ROWS // 4)
-    fill = const_expr(fill_box if size == 2 else fill_words)
     box = const_expr((rows, columns, size, spec.problem.d.alignment, geo.box_pitch))
     own = thread // 32 * rows
     source = boxes.toint() + own * geo.box_pitch
@@ -574,7 +650,7 @@ def store_rows(
         line = out + Int64(first) * row_step * size
         for block in range_constexpr(geo.mma_n // columns):
             cute.arch.sync_warp()
-            fill(spec, sums, boxes.toint(), thread, i, block)
+            fill(spec, sums, fused, boxes.toint(), thread, i, block)
             cute.arch.sync_warp()
             there = (left[0] - first, left[1] - block * columns)
             store_box_rows(
@@ -584,15 +660,16 @@ def store_rows(
 
 @cute.jit
 def store_by_tma(
-    spec: cutlass.Constexpr, sums: cute.Tensor, atom: cute.CopyAtom, target: cute.Tensor,
-    boxes: cute.Pointer, consumer: Int32, thread: Int32, row: Int32, column: Int32, i0: Int32,
-    i1: Int32, used: Int32, by_rows: tuple,
+    spec: cutlass.Constexpr, sums: cute.Tensor, fused: tuple, atom: cute.CopyAtom,
+    target: cute.Tensor, boxes: cute.Pointer, consumer: Int32, thread: Int32, row: Int32,
+    column: Int32, i0: Int32, i1: Int32, used: Int32, by_rows: tuple,
 ) -> Int32:  # fmt: skip
     """Store a warpgroup's accumulators box by box by TMA; returns how many boxes it ever used.
 
     Boxes with rows of another group are stored by the threads: `by_rows` are where the first row of
     the warpgroup's part lies, the bytes to the next, and the rows and columns from there on.
     """
+    sums = finish_tile(spec, sums, fused)
     geo = spec.geometry
     columns = geo.store_columns
     corner = (column, row, 0, 0) if const_expr(spec.down) else (row, column, 0, 0)
@@ -604,7 +681,7 @@ def store_by_tma(
             if thread // 32 == 0:
                 cute.arch.cp_async_bulk_wait_group(geo.store_buffers - 1, read=True)
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
-            fill_box(spec, sums, box.toint(), thread, i, block)
+            fill(spec, sums, fused, box.toint(), thread, i, block)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
             place = (i * geo.wg_m, block, i0, i1)
