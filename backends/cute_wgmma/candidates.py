@@ -21,16 +21,8 @@ from ..common.ranking import CostModel, Offer
 from ..common.workspace import totals_bytes, workspace_bytes
 from .copies import scratch_bytes
 from .cost import SCHEDULES, usage
-from .geometry import (
-    LEAST_SWIZZLE,
-    MMA_M,
-    SWIZZLE_BYTES,
-    from_registers,
-    scale_bytes,
-    shared_major,
-    spare_bytes,
-    spare_bytes_adding,
-)
+from .geometry import scale_bytes, spare_bytes, spare_bytes_adding
+from .geometry_operands import LEAST_SWIZZLE, MMA_M, SWIZZLE_BYTES, from_registers, shared_major
 from .legality import unsupported_reason
 from .tiles import LEAST_STAGES, tiles
 

@@ -10,7 +10,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.groups import stack_of
 from ..common.workspace import packed_bytes, panel_bytes, workspace_bytes
-from .geometry import is_repacked, may_panel, products, shared_major
+from .geometry_operands import is_repacked, may_panel, products, shared_major
 
 __all__ = ["copied_operands", "repacked_bytes", "scratch_bytes"]
 

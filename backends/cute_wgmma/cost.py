@@ -16,7 +16,7 @@ from ..common.groups import even, tiles_along
 from ..common.launches import Launches
 from ..common.workspace import bytes_moved, workspace_bytes
 from .copies import copied_operands, repacked_bytes
-from .geometry import MMA_M, SWIZZLE_BYTES, is_promoted, products
+from .geometry_operands import MMA_M, SWIZZLE_BYTES, is_promoted, products
 
 __all__ = ["SCHEDULES", "usage"]
 

@@ -28,30 +28,29 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from unigemm.planning.config import Config
-from unigemm.problem.dtypes import FLOAT8
-from unigemm.problem.problem import Major, MatrixType, Problem
+from unigemm.problem.problem import Problem
 
-from ..common.epilogue import in_halves
-from ..common.groups import begins_anywhere
+from .geometry_operands import (
+    MMA_M,
+    SWIZZLE_BYTES,
+    TMA_BYTES,
+    from_registers,
+    is_promoted,
+    is_repacked,
+    shared_major,
+    swizzle,
+    swizzle_of_b,
+)
 
 __all__ = [
     "BLOCK",
-    "FEW_ROWS",
-    "LEAST_SWIZZLE",
     "Geometry",
     "box_of",
     "derived",
     "fits_registers",
-    "from_registers",
     "geometry",
     "groups_of",
-    "in_panels",
     "is_adding",
-    "is_promoted",
-    "is_repacked",
-    "may_panel",
-    "products",
-    "shared_major",
     "spare_bytes",
     "spare_bytes_adding",
     "store_is_direct",
@@ -59,17 +58,12 @@ __all__ = [
 ]
 
 WARPGROUP = 128  # threads
-SWIZZLE_BYTES = 128  # a row of the widest swizzle: every operand line is cut into these
-LEAST_SWIZZLE = 64  # of an N-major B: narrower ones are slow
-MMA_M = 64  # rows of one wgmma (PTX ISA, wgmma.mma_async)
 BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swizzle's alignment
 REGISTERS = 65536  # of an SM
 _SM_BYTES = 228 << 10  # shared memory of an SM
 _SYSTEM_BYTES = 1 << 10  # of it, reserved for each CTA
-FEW_ROWS = (8, 16, 32)  # of a tile: an M-major A has them in one row of a swizzle
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
 _ROW_BYTES = 256  # of a box that warps store row by row, at most
-TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 # Registers of a consumer thread beside its accumulators and its part of A: with fewer ptxas spills.
 _OTHER_REGISTERS = 32
 _BESIDE_ROWS = {1: 56, 2: 40}  # where D is stored row by row; by `residents`
@@ -209,70 +203,6 @@ class Geometry:
         return self.wg_m * self.wg_n
 
 
-def products(problem: Problem) -> int:
-    """Return how many tensor core products make one: three where float32 is split in two."""
-    return 3 if problem.precision == "3xtf32" else 1
-
-
-def is_promoted(problem: Problem) -> bool:
-    """Whether sums of tensor core products move to other registers."""
-    return products(problem) > 1 or problem.a.dtype in FLOAT8
-
-
-def from_registers(problem: Problem, rows: int) -> bool:
-    """Whether wgmma takes A, in tiles of so many rows, from registers.
-
-    Rows of A lie side by side in lines of shared memory, which tiles have whole.
-    """
-    a = problem.a
-    if problem.groups is not None:  # these end at any row, or at any K
-        return False
-    wide = a.dtype.itemsize != 2 and products(problem) == 1
-    whole = rows >= MMA_M and rows * a.dtype.itemsize % SWIZZLE_BYTES == 0
-    return wide and a.major == "m" and a.alignment == TMA_BYTES and whole
-
-
-def shared_major(problem: Problem, name: Literal["a", "b"], rows: int) -> Major:
-    """Return the majorness of A or B in shared memory; K-major but for 16-bit types, or registers.
-
-    For few rows of an M-major A, TMA brings each K by itself, in as many lines as for 64 rows. So
-    an A that is copied anyway becomes K-major, and so do eight rows where B is N-major.
-    """
-    matrix: MatrixType = getattr(problem, name)
-    if name == "b" and in_halves(problem):  # TMA brings pairs of whole rows along K
-        return "k"
-    if name == "a" and from_registers(problem, rows):
-        return "m"
-    if name == "a" and begins_anywhere(problem):
-        return "k"
-    if name == "a" and rows < MMA_M:
-        eight = rows == FEW_ROWS[0] and shared_major(problem, "b", rows) == "n"
-        if eight or matrix.alignment < TMA_BYTES:
-            return "k"
-    other = matrix.major in ("m", "n") and matrix.dtype.itemsize == 2
-    return matrix.major if other else "k"
-
-
-def is_repacked(problem: Problem, name: Literal["a", "b"], rows: int) -> bool:
-    """Whether A or B is copied into the workspace before it is multiplied."""
-    matrix: MatrixType = getattr(problem, name)
-    as_it_is = matrix.major == shared_major(problem, name, rows)
-    return not as_it_is or matrix.alignment < TMA_BYTES or products(problem) > 1
-
-
-def may_panel(problem: Problem) -> bool:
-    """Whether an N-major B is copied, so that tiles may have any multiple of eight columns."""
-    return shared_major(problem, "b", MMA_M) == "n" and is_repacked(problem, "b", MMA_M)
-
-
-def in_panels(problem: Problem, columns: Any) -> Any:
-    """Whether the copy of B is in panels, for tiles of so many columns; or for an array of these.
-
-    Lines are faster where a swizzle of 64 bytes or more divides a tile's row.
-    """
-    return may_panel(problem) & (columns * problem.b.dtype.itemsize % LEAST_SWIZZLE != 0)
-
-
 @lru_cache(maxsize=8192)
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a configuration."""
@@ -311,8 +241,8 @@ def derived(problem: Problem, config: Config) -> Geometry:
         scale_bytes=factors,
         promote=promote,
         sets=_sets(promote, accumulators, fragments, _registers(consumers, 1)[1], config),
-        a_swizzle=_swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
-        b_swizzle=_swizzle_of_b(problem, m, n),
+        a_swizzle=swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
+        b_swizzle=swizzle_of_b(problem, m, n),
         store=boxes.store,
         store_columns=boxes.columns,
         box_pitch=boxes.pitch,
@@ -462,19 +392,6 @@ def _sets(promote: int, accumulators: int, fragments: int, registers: int, confi
 def _beside_sets(config: Config, sets: int) -> int:
     """Return the registers that are needed beside so many sets of accumulators."""
     return _BESIDE_SETS[sets][is_reducing(config)]
-
-
-def _swizzle(row_bytes: int) -> int:
-    """Return the widest swizzle whose rows divide the bytes."""
-    return next(width for width in (128, 64, 32, 16) if row_bytes % width == 0)
-
-
-def _swizzle_of_b(problem: Problem, rows: int, columns: int) -> int:
-    if shared_major(problem, "b", rows) == "k":
-        return SWIZZLE_BYTES
-    return (
-        TMA_BYTES if in_panels(problem, columns) else _swizzle(columns * problem.b.dtype.itemsize)
-    )
 
 
 def box_of(store: str, columns: int, size: int) -> tuple[int, int]:

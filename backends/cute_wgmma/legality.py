@@ -13,18 +13,8 @@ from ..common.device_limits import MAX_CLUSTER
 from ..common.epilogue import unsupported_config_epilogue, unsupported_epilogue
 from ..common.groups import unsupported_groups
 from ..common.kernel_key import unsupported_blocks, unsupported_parameter
-from .geometry import (
-    BARRIER_BYTES,
-    FEW_ROWS,
-    MMA_M,
-    SWIZZLE_BYTES,
-    WARPGROUP,
-    Geometry,
-    derived,
-    fits_registers,
-    groups_of,
-    in_panels,
-)
+from .geometry import BARRIER_BYTES, WARPGROUP, Geometry, derived, fits_registers, groups_of
+from .geometry_operands import FEW_ROWS, MMA_M, SWIZZLE_BYTES, in_panels
 
 __all__ = ["unsupported_product", "unsupported_reason"]
 

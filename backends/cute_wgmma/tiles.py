@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from unigemm.planning.config import Config, Raster
 
-from .geometry import FEW_ROWS, MMA_M, SWIZZLE_BYTES
+from .geometry_operands import FEW_ROWS, MMA_M, SWIZZLE_BYTES
 
 __all__ = ["LEAST_STAGES", "tiles"]
 

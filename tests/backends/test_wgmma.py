@@ -16,9 +16,9 @@ from sampling import ALL
 import unigemm
 from unigemm.backends.cute_wgmma.backend import BACKEND
 from unigemm.backends.cute_wgmma.candidates import offered, scratch_bytes
-from unigemm.backends.cute_wgmma.geometry import (
+from unigemm.backends.cute_wgmma.geometry import geometry
+from unigemm.backends.cute_wgmma.geometry_operands import (
     SWIZZLE_BYTES,
-    geometry,
     is_repacked,
     products,
     shared_major,

@@ -21,8 +21,9 @@ from unigemm.backends.cute_simt.schedules import FEW_ROWS
 from unigemm.backends.cute_tcgen05 import candidates as tcgen05
 from unigemm.backends.cute_tcgen05.geometry import store_of
 from unigemm.backends.cute_wgmma import candidates as wgmma
-from unigemm.backends.cute_wgmma.geometry import from_registers, is_adding
+from unigemm.backends.cute_wgmma.geometry import is_adding
 from unigemm.backends.cute_wgmma.geometry import store_of as store_of_wgmma
+from unigemm.backends.cute_wgmma.geometry_operands import from_registers
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.planning.registry import backend_named

@@ -18,7 +18,8 @@ from cutlass import Float32, Int32, Int64, Uint8, Uint32, const_expr, range_cons
 from ....problem.dtypes import DType
 from ...cute.device import SMEM, global_vector, read, select, write
 from ...cute.tile_scheduler import Work, advance, first_of_groups, next_unit, work_unit
-from ..geometry import BLOCK, MMA_M, WARPGROUP, column_blocks, column_step, scale_lines
+from ..geometry import BLOCK, WARPGROUP, column_blocks, column_step, scale_lines
+from ..geometry_operands import MMA_M
 from .fragments import fragment_row
 from .spec import Spec
 from .tile_coords import tile_origin

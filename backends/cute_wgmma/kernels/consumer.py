@@ -18,7 +18,8 @@ from ...cute.tile_scheduler import (
     skip,
     work_unit,
 )
-from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
+from ..geometry import STORE_ROWS, WARPGROUP
+from ..geometry_operands import MMA_M
 from .block_factors import factors_of
 from .epilogue import store_tile
 from .fragments import fragment_offsets

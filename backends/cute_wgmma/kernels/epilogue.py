@@ -21,7 +21,8 @@ from ...cute.scaling import scale_sums
 from ...cute.tile_scheduler import Work, is_walked
 from ...cute.tma_boxes import pack, send_box, store_box_part, swizzled_unit
 from ...cute.tma_boxes import store_rows as store_box_rows
-from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
+from ..geometry import STORE_ROWS, WARPGROUP
+from ..geometry_operands import MMA_M
 from .fragments import fragment_row
 from .spec import Spec
 

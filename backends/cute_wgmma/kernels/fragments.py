@@ -12,7 +12,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Uint16, Uint32, const_expr, range_constexpr
 
 from ...cute.device import chosen, read, select
-from ..geometry import SWIZZLE_BYTES
+from ..geometry_operands import SWIZZLE_BYTES
 from .layouts import ATOM_BYTES
 from .spec import Spec
 

@@ -35,7 +35,8 @@ from cutlass.cute.nvgpu import cpasync
 
 from ...cute.device import pinned, select
 from ...cute.tile_scheduler import work_unit
-from ..geometry import MMA_M, STORE_ROWS, WARPGROUP
+from ..geometry import STORE_ROWS, WARPGROUP
+from ..geometry_operands import MMA_M
 from .block_factors import bring_factors
 from .consumer import consume
 from .layouts import loads_of_b, panels_layout, whole_rows

@@ -13,7 +13,8 @@ import cutlass.cute as cute
 from cutlass import Int32, const_expr
 
 from ...cute.tile_scheduler import Work
-from ..geometry import SWIZZLE_BYTES, WARPGROUP
+from ..geometry import WARPGROUP
+from ..geometry_operands import SWIZZLE_BYTES
 from .spec import Spec
 
 __all__ = ["ENDS_BARRIER", "clear_others", "has_k_tails", "tail_of"]

@@ -10,7 +10,7 @@ from cutlass import Int32
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from ...common.workspace import PANEL_ROWS
-from ..geometry import MMA_M, SWIZZLE_BYTES, TMA_BYTES
+from ..geometry_operands import MMA_M, SWIZZLE_BYTES, TMA_BYTES
 from .spec import Spec
 
 __all__ = [

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from ...cute import device
 from ...cute.epilogue import whole_arrays
-from ..geometry import (
-    MMA_M,
-    Geometry,
-    geometry,
-    in_panels,
-    is_repacked,
-    products,
-    scale_warps,
-    shared_major,
-)
+from ..geometry import Geometry, geometry, scale_warps
+from ..geometry_operands import MMA_M, in_panels, is_repacked, products, shared_major
 
 __all__ = ["Spec"]
 

@@ -15,7 +15,8 @@ from cutlass.cute.nvgpu import cpasync
 from ...common.epilogue import in_halves, in_place
 from ...cute.device import select
 from ...cute.tile_scheduler import Work, first_row, is_walked
-from ..geometry import TMA_BYTES, column_step
+from ..geometry import column_step
+from ..geometry_operands import TMA_BYTES
 from .spec import Spec
 
 STORED_AT = 8  # a warpgroup stores from rows and columns on that are multiples of this
