@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 import unigemm
@@ -27,6 +28,20 @@ def check_output(path, output):
     same = _masked(output) == _masked(shown.read_text())
     command = f"python examples/{path.name} > {shown.relative_to(ROOT)}"
     assert same, f"{command}  brings the page up to date; the example prints\n{output}"
+
+
+def tabs(page):
+    """Return the code and the output of each tab of a page."""
+    found = {}
+    for part in re.split(r"^=== ", page.read_text(), flags=re.MULTILINE)[1:]:
+        name, _, rest = part.partition("\n")
+        inside = textwrap.dedent("".join(re.findall(r"^(?:    .*)?\n", rest, re.MULTILINE)))
+        code, output = (
+            re.search(rf"^```{kind}\n(.*?)^```$", inside, re.MULTILINE | re.DOTALL)[1]
+            for kind in ("python", "text")
+        )
+        found[name.strip('"')] = code, output
+    return found
 
 
 def _masked(output):

@@ -27,8 +27,12 @@ PAGES = {
 }
 ELSEWHERE = {"README.md": "index.md", "unigemm/planning/backend.py": "reference/backend.md"}
 #: Examples that come before the others.
-FIRST = ("numpy_drop_in", "reading_a_plan", "backend_by_name", "own_epilogue", "mxfp8")
+FIRST = (
+    *("numpy_drop_in", "attention_scores", "lora_layer", "own_epilogue", "reading_a_plan"),
+    *("plan_read_aloud", "backend_by_name", "batch_invariance", "mxfp8"),
+)
 #: Pages of what was once measured or changed: a search finds the guide and the reference first.
+SHOWN = 5  # lines of output in the gallery
 RECORDS = ("lab-notes/", "measurements.md", "changelog.md")
 OUTPUTS = ROOT / "docs" / "site" / "outputs"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
@@ -63,10 +67,32 @@ def example_page(path: Path) -> str:
     return "\n\n".join(lines) + "\n"
 
 
+def gallery() -> str:
+    """Return the page that shows every example with the first lines of its output."""
+    cards = []
+    for path in examples():
+        title, _, more = (ast.get_docstring(ast.parse(path.read_text())) or path.stem).partition(
+            "\n"
+        )
+        first = more.strip().partition("\n\n")[0].replace("\n", " ")
+        lines = (OUTPUTS / f"{path.stem}.txt").read_text().splitlines()
+        shown = [*lines[:SHOWN], *(["..."] if len(lines) > SHOWN else [])]
+        card = [f"[**{title.rstrip('.')}**](examples/{path.stem}.md)", first]
+        card.append("\n".join(("```text", *shown, "```")))
+        text = "\n\n".join(each for each in card if each)
+        cards.append("-   " + text.replace("\n", "\n    "))
+    head = (
+        "Single files that run on a CPU and on a GPU, each with what it prints where there is none."
+    )
+    listed = "\n\n".join(cards)
+    return f'# Examples\n\n{head}\n\n<div class="grid cards" markdown>\n\n{listed}\n\n</div>\n'
+
+
 def on_config(config: Any) -> Any:
     """List the examples and the notes in the navigation."""
     config.watch.extend(str(ROOT / name) for name in (*PAGES, "examples", "unigemm"))
     tabs = {name: entries for each in config.nav for name, entries in each.items()}
+    tabs["Examples"].append("examples.md")
     tabs["Examples"].extend(f"examples/{path.stem}.md" for path in examples())
     notes = sorted((ROOT / "docs" / "lab-notes").glob("2*.md"), reverse=True)
     inner = next(each for each in tabs["Measured"] if isinstance(each, dict))["Lab notes"]
@@ -82,6 +108,7 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     style = (ROOT / "docs" / "site" / "site.css").read_text()
     files.append(File.generated(config, "assets/site.css", content=style))
+    files.append(File.generated(config, "examples.md", content=gallery()))
     for path in examples():
         page = f"examples/{path.stem}.md"
         files.append(File.generated(config, page, content=example_page(path)))

@@ -15,13 +15,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from example_pages import OUTPUTS, check_output
+from example_pages import OUTPUTS, check_output, tabs
 
 import unigemm
 
 ROOT = Path(unigemm.__file__).parent.parent
 DOCS = ROOT / "docs"
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
+RUN = [*GUIDE, DOCS / "coming-from.md", DOCS / "questions.md"]
 EXAMPLES = sorted(
     path
     for path in (ROOT / "examples").glob("*.py")
@@ -34,10 +35,20 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [DOCS / "index.md", *GUIDE], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile("\n".join(blocks(page)), page.name, "exec"), {"__name__": page.stem})
+
+
+def test_the_start_page_prints_what_it_shows(capsys):
+    code, output = tabs(DOCS / "index.md")["NumPy"]
+    exec(compile(code, "index.md", "exec"), {"__name__": "index"})
+    assert capsys.readouterr().out == output
+
+
+def test_the_start_page_has_a_tab_for_each_library():
+    assert [*tabs(DOCS / "index.md")] == ["PyTorch", "NumPy", "CuPy", "JAX"]
 
 
 def test_the_guide_has_python_to_run():
@@ -69,7 +80,7 @@ def test_a_power_in_a_docstring_is_code_and_not_bold_type(name):
 # -- examples --------------------------------------------------------------------------------------
 
 #: What compiles a kernel, and what it needs for that.
-COMPILING = {"absent_gpu", "tune_and_bundle"}
+COMPILING = {"absent_gpu", "batch_invariance", "tune_and_bundle"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

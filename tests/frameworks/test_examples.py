@@ -7,7 +7,7 @@ import runpy
 from pathlib import Path
 
 import pytest
-from example_pages import check_output
+from example_pages import check_output, tabs
 from many_processes import free_port, output_of
 from needed import needed
 
@@ -39,6 +39,13 @@ def test_the_python_of_a_page_runs(page):
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 2
     exec(compile("\n".join(blocks), f"{page}.md", "exec"), {"__name__": page})
+
+
+@pytest.mark.parametrize("library", ["PyTorch", "JAX"])
+def test_the_start_page_prints_what_it_shows(library, capsys):
+    code, output = tabs(ROOT / "docs" / "index.md")[library]
+    exec(compile(code, "index.md", "exec"), {"__name__": "index"})
+    assert capsys.readouterr().out == output
 
 
 def test_every_example_is_named_by_a_page():
