@@ -2,7 +2,7 @@
 
 How K is divided among threads decides the order of additions, and so the last bits. With
 `batch_invariant=True` nothing of that depends on the number of rows: a request gets the same
-answer alone and in a batch of 64. Runs on a GPU through CuPy, or in the emulator.
+answer alone and in a batch of 64. Here the emulator runs the kernels; a GPU takes the same call.
 """
 
 import numpy as np

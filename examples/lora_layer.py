@@ -1,9 +1,7 @@
 """A LoRA layer: the adapter's second product adds the layer's in its epilogue.
 
-    y = x W' + s (x A') B'
-
 The second product of the adapter reads what the frozen layer has computed as `c` and writes the
-sum, so that no kernel of its own adds them.
+sum, so that no kernel of its own adds them: y = x W' + s (x A') B'.
 """
 
 import numpy as np

@@ -16,10 +16,9 @@ print(f"Each CTA has {m} x {n} of the result at a time, and takes {k} of K in a 
 print(f"{tiles} tiles for {plan.target.sm_count} SMs.")
 for code, words in plan.config.codes[1:]:
     print(f"  {code:12} {words}")
-flops = plan.extents.flops / plan.predicted_us / 1e6
-print(
-    f"That should take {plan.predicted_us:.0f} us, {flops:.0f} TFLOP/s, limited by {plan.limiter}."
-)
+rate = plan.extents.flops / plan.predicted_us / 1e6
+print(f"That should take {plan.predicted_us:.0f} us, at {rate:.0f} TFLOP/s.")
+print(f"It is limited by {plan.limiter}.")
 second = plan.alternatives[0]
 slower = second.predicted_us / plan.predicted_us - 1
 print(f"The next best, {second.backend}, would take {100 * slower:.0f}% longer.")

@@ -25,7 +25,11 @@ PAGES = {
     "bench/NOTES.md": "measurements.md",
     "unigemm/emulator/README.md": "emulator-coverage.md",
 }
-ELSEWHERE = {"README.md": "index.md", "unigemm/planning/backend.py": "reference/backend.md"}
+ELSEWHERE = {
+    "README.md": "index.md",
+    "examples": "examples.md",
+    "unigemm/planning/backend.py": "reference/backend.md",
+}
 #: Examples that come before the others.
 FIRST = (
     *("numpy_drop_in", "attention_scores", "lora_layer", "own_epilogue", "reading_a_plan"),
@@ -152,7 +156,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if page.file.src_uri.startswith(RECORDS):
         page.meta["search"] = {"boost": 0.1}
     if page.is_homepage:
-        page.meta["hide"] = ["navigation"]  # there is only itself
+        page.meta["hide"] = ["navigation", "toc"]  # there is only itself
     source = next((s for s, p in PAGES.items() if p == page.file.src_uri), None)
     source = source or f"docs/{page.file.src_uri}"
 
