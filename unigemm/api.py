@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         MatmulOptions,
         NumPyArray,
         NumPyLike,
+        QuantizeOut,
         Rest,
         Scale,
         Stream,
@@ -110,6 +111,7 @@ def matmul(
     scale_b: Scale | None = None,
     casting: Casting | None = None,
     axes: Axes | None = None,
+    quantize_out: QuantizeOut | None = None,
     alpha: float | Array | None = None,
     beta: float | Array | None = None,
     c: Array | None = None,
@@ -216,6 +218,13 @@ def matmul(
         and CuPy arrays only; they are viewed this way and not copied. `c`, `preact`, `preact_out`
         and further results lie as the result does; all else broadcasts to (..., M, N), as if the
         matrices were in the last two dimensions.
+    quantize_out : (1, 128) or "row", optional
+        Give a result of eight bits and its scales, as `quantize` would of a float32 result: what
+        the next product reads as its `a` and `scale_a`. `dtype` is float8_e4m3fn (the default),
+        float8_e5m2 or int8 (the default of int8 inputs). Scales for each 128 neighbours of a row,
+        (..., M, ceil(N / 128)), the kernel writes: those of Hopper's tensor cores, and the CPU.
+        Those of rows, (..., M, 1), a second pass behind it: the result lies in scratch memory in
+        bfloat16 (float32 for int8 and for float16 inputs), as the plan says. `out` is a pair.
     casting : {"no", "equiv", "safe", "same_kind", "unsafe"}, optional
         Which conversions of NumPy and CuPy arrays are allowed, by default "same_kind".
 
@@ -223,7 +232,8 @@ def matmul(
     -------
     array
         `out`, or a new array of the library of `a` on its device, last index contiguous. Two
-        vectors give what the library's own matmul gives: a NumPy scalar, or a 0-d array.
+        vectors give what the library's own matmul gives: a NumPy scalar, or a 0-d array. With
+        `quantize_out` a pair, the result and its scales.
 
     Other Parameters
     ----------------
@@ -326,7 +336,7 @@ def matmul(
         )  # fmt: skip
     options = (
         dtype, precision, deterministic, batch_invariant, backend, casting, activation,
-        gate_layout, "matmul", "zeros",
+        gate_layout, "matmul", "zeros", quantize_out,
     )  # fmt: skip
     return compute(operands, options, plan, stream, axes)
 
@@ -345,6 +355,7 @@ def plan(
     scaled: bool = False,
     scale_a: Scale | ArraySpec | None = None,
     scale_b: Scale | ArraySpec | None = None,
+    quantize_out: QuantizeOut | None = None,
     offsets: Array | ArraySpec | None = None,
     rows: Array | ArraySpec | None = None,
     rest: Rest = "zeros",
@@ -368,6 +379,8 @@ def plan(
         Whether `matmul` will be given `scale_a` or `scale_b` of whole operands.
     scale_a, scale_b : optional
         Block scales, as in `matmul`; an `ArraySpec` describes an array.
+    quantize_out
+        As in `matmul`.
     offsets, rows, rest : optional
         As in `grouped_matmul`, for whose products these are. Of the arrays the shapes and types
         count and nothing that they hold: groups are taken to be uneven, as experts get rows.
@@ -405,7 +418,8 @@ def plan(
         deterministic=truth(deterministic, "deterministic"),
         batch_invariant=truth(batch_invariant, "batch_invariant"), backend=backend,
         scale_a=scale_a, scale_b=scale_b, offsets=offsets, rows=rows, rest=rest,
-        operation="matmul" if offsets is None and rows is None else "grouped", **fused,
+        operation="matmul" if offsets is None and rows is None else "grouped",
+        quantize_out=quantize_out, **fused,
     )  # fmt: skip
     keep, tuned = whole_number(keep, "keep", 0), truth(tuned, "tuned")
     return plan_request(request, target, scaled=truth(scaled, "scaled"), keep=keep, tuned=tuned)

@@ -187,6 +187,6 @@ epilogue_args
     )  # fmt: skip
     options = (
         dtype, precision, deterministic, batch_invariant, backend, None, activation, gate_layout,
-        "grouped", rest,
+        "grouped", rest, None,
     )  # fmt: skip
     return compute(operands, options, plan, stream)

@@ -5,13 +5,25 @@ from __future__ import annotations
 from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import FLOAT8, DType
+from unigemm.problem.epilogue import BLOCK
 from unigemm.problem.problem import Problem
 
-__all__ = ["in_halves", "in_place", "unsupported_config_epilogue", "unsupported_epilogue"]
+_BY_ROWS = 'quantize_out="row"'
+
+__all__ = [
+    "in_halves",
+    "in_place",
+    "unsupported_config_epilogue",
+    "unsupported_epilogue",
+]
 
 
 def unsupported_epilogue(
-    problem: Problem, target: Target, float8_from: tuple[int, int] = (8, 9)
+    problem: Problem,
+    target: Target,
+    float8_from: tuple[int, int] = (8, 9),
+    *,
+    quantizes: bool = False,
 ) -> str | None:
     """Say why kernels do not carry out a problem's epilogue; None where they do.
 
@@ -20,6 +32,12 @@ def unsupported_epilogue(
     epilogue = problem.epilogue
     if epilogue is None:
         return None
+    if epilogue.quantized and not quantizes:
+        return (
+            f"it writes no scales of results; cute_wgmma does on sm_90a, and {_BY_ROWS} everywhere"
+        )
+    if epilogue.quantized and epilogue.gate:
+        return f"both columns of {BLOCK} pairs are in no tile; take {_BY_ROWS}"
     kinds = [x.matrix.dtype for x in epilogue.beside]
     for dtype in (problem.d.dtype, *kinds):
         if dtype in FLOAT8 and target.capability < float8_from:
@@ -54,4 +72,6 @@ def unsupported_config_epilogue(problem: Problem, config: Config) -> str | None:
         return None
     if epilogue.gate == "m":
         return "gated pairs are neighbours along N, and it computes the transposed product"
+    if epilogue.quantized == "m":
+        return "what shares a scale lies along N, and it computes the transposed product"
     return None

@@ -25,7 +25,8 @@ from .device import CUTE_TYPES, FLOAT8_NAMES, global_vector, read, select, unpac
 from .operations import exact_operations, lists, nearest, operations
 
 __all__ = [
-    "Run", "Site", "arguments_of", "finished", "parted", "prefetch_arrays", "whole_arrays",
+    "Run", "Site", "arguments_of", "finished", "parted", "prefetch_arrays", "scales_at",
+    "whole_arrays",
 ]  # fmt: skip
 
 _WARP = 32
@@ -126,6 +127,8 @@ def parted(problem: Problem, more: tuple) -> tuple[tuple, tuple]:
 def finished(problem: Problem, taken: tuple, values: list, runs: list[Run], site: Site) -> list:
     """Return D's elements of sums, in the type of the arithmetic, and write what is beside D.
 
+    Those that are to be quantised are not rounded yet, and their scales are not written.
+
     Parameters
     ----------
     problem
@@ -159,6 +162,8 @@ def finished(problem: Problem, taken: tuple, values: list, runs: list[Run], site
     half = len(values) // 2 if epilogue.gate else len(values)
     if not kind.is_float:
         return [_cut(x, problem.converted) for x in result[:half]]
+    if epilogue.quantized:
+        return list(result[:half])
     return [_rounded(x, problem.d.dtype) for x in result[:half]]
 
 
@@ -313,6 +318,14 @@ class _Arrays:
                 where = self.address(i, x, run, first, width)
                 _write_if(self.inside(run, first), where, tuple(some), dtype)
                 at += width
+
+
+def scales_at(problem: Problem, taken: tuple, batch: tuple[Int32, Int32]) -> tuple:
+    """Return where the scales of a product of a stack begin, and their steps along rows and N."""
+    places, steps, _, _ = taken
+    row, block, inner, outer = steps[-1]
+    i0, i1 = batch
+    return places[-1] + (Int64(i0) * inner + Int64(i1) * outer) * 4, row, block
 
 
 def whole_arrays(problem: Problem) -> list[int]:

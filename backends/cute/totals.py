@@ -75,6 +75,7 @@ def with_totals(
     m, n, _, l0, l1 = sizes
     places, steps, *others = taken
     first = len(epilogue.arrays) + len(epilogue.stored)
+    last = first + len(epilogue.totalled)
     kind = arithmetic(problem.accumulator, problem.d.dtype)
     pitch = Int64(totals_pitch(n))
     # Of groups one after the other there is one matrix.
@@ -101,7 +102,11 @@ def with_totals(
     launch(
         replace(spec, problem=replace(problem, epilogue=own)),
         (a, b, d, workspace),
-        ((*places[:first], *kept), (*steps[:first], *[dense] * len(kept)), *others),
+        (
+            (*places[:first], *kept, *places[last:]),
+            (*steps[:first], *[dense] * len(kept), *steps[last:]),
+            *others,
+        ),
     )
     for i, x in enumerate(epilogue.totalled):
         total = Total(CUTE_TYPES[kind], CUTE_TYPES[x.matrix.dtype], x.along, problem.groups)

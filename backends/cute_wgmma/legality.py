@@ -7,6 +7,7 @@ from math import ceil
 from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType
+from unigemm.problem.epilogue import BLOCK
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
@@ -18,6 +19,7 @@ from .geometry_operands import FEW_ROWS, MMA_M, SWIZZLE_BYTES, in_panels
 
 __all__ = ["unsupported_product", "unsupported_reason"]
 
+_MOST_INTEGERS = 64  # that a thread quantises
 _UNUSED = ("thread", "occupancy", "repacked", "remainder", "producers")
 # N of wgmma with .s32 accumulators (PTX ISA, wgmma.mma_async): 8, 16, 24, 32, then multiples of 16.
 _INTEGER_N = (8, 16, 24, *range(32, 257, 16))
@@ -25,7 +27,7 @@ _INTEGER_N = (8, 16, 24, *range(32, 257, 16))
 
 def unsupported_product(problem: Problem, extents: Extents, target: Target) -> str | None:
     """Say why no configuration can compute a product on the target; None where some may."""
-    reason = unsupported_blocks(problem) or unsupported_epilogue(problem, target)
+    reason = unsupported_blocks(problem) or unsupported_epilogue(problem, target, quantizes=True)
     reason = reason or unsupported_groups(problem)
     if reason is not None:
         return reason
@@ -53,6 +55,7 @@ def unsupported_reason(problem: Problem, config: Config, target: Target) -> str 
         or _unsupported_warps(config)
         or _unsupported_tile(problem, config)
         or _unsupported_of_groups(problem, config)
+        or _unsupported_quantized(problem, config)
     )
     if reason is not None:
         return reason
@@ -108,9 +111,23 @@ def _unsupported_of_groups(problem: Problem, config: Config) -> str | None:
     return None
 
 
+def _unsupported_quantized(problem: Problem, config: Config) -> str | None:
+    """Say why a configuration writes no scales of its results; None where it may."""
+    if problem.epilogue is None or not problem.epilogue.quantized:
+        return None
+    if config.split_k * config.cluster_k * config.slice_k > 1:
+        return "who quantises has whole sums: K is not cut"
+    if config.tile[1] // config.warps[1] % BLOCK:
+        return f"N of a warpgroup is no multiple of the {BLOCK} that share a scale"
+    return None
+
+
 def _unsupported_registers(problem: Problem, config: Config, geo: Geometry) -> str | None:
     if not fits_registers(problem, config, geo):
         return f"{geo.held} registers of a thread for its sums and its part of A spill"
+    quantized = problem.epilogue is not None and problem.epilogue.quantized
+    if quantized and problem.accumulator is DType.INT32 and geo.accumulators > _MOST_INTEGERS:
+        return f"{geo.accumulators} sums of a thread that are converted from int32 spill"
     if (geo.fragments or geo.promote) and geo.repeats_m > 2:
         return "a warpgroup loads A, or moves sums, for two blocks of 64 rows at most"
     return None

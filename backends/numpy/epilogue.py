@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from unigemm.arrays.numpy_arrays import viewer
 from unigemm.problem.canonical import Gemm
-from unigemm.problem.dtypes import EXACT, DType, numpy_dtype
-from unigemm.problem.epilogue import Beside, Epilogue, evaluate
+from unigemm.problem.dtypes import EXACT, FLOAT8, DType, numpy_dtype
+from unigemm.problem.epilogue import BLOCK, Beside, Epilogue, evaluate
+from unigemm.problem.quantization import LARGEST, quantized
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,8 +19,6 @@ __all__ = ["Finish", "compute", "finisher", "operations", "rounded", "views_besi
 _Block = tuple[slice, slice, slice, slice]  # L1, L0, rows, columns
 #: Takes the sums of a block, where it lies among all sums, and D's block.
 Finish = Callable[["np.ndarray", _Block, "np.ndarray"], None]
-#: The largest finite numbers (OCP 8-bit Floating Point Specification, table 1).
-_LARGEST = {DType.FLOAT8_E4M3FN: 448.0, DType.FLOAT8_E5M2: 57344.0}
 
 
 def operations(axis: int, halves: bool) -> dict[str, Callable[..., Any]]:
@@ -93,8 +92,8 @@ def rounded(values: Any, dtype: DType) -> Any:
     import numpy as np
 
     with np.errstate(all="ignore"):
-        if dtype in _LARGEST:
-            values = np.clip(values, -_LARGEST[dtype], _LARGEST[dtype])
+        if dtype in FLOAT8:
+            values = np.clip(values, -LARGEST[dtype], LARGEST[dtype])
         if dtype in (DType.INT8, DType.INT32):
             info = np.iinfo(numpy_dtype(dtype))
             values = np.clip(np.rint(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf)),
@@ -108,13 +107,20 @@ def views_beside(gemm: Gemm) -> list[Callable[[int], Any]]:
     assert epilogue is not None
     shape = (l1, l0, e.m, e.n)
 
-    def view(x: Beside, steps: tuple[int, int, int, int]) -> Callable[[int], Any]:
+    def view(
+        x: Beside, steps: tuple[int, int, int, int], *, of_scales: bool
+    ) -> Callable[[int], Any]:
         down, along, step0, step1 = steps
         strides = (step1, step0, down, along)
         own = tuple(1 if step == 0 else extent for step, extent in zip(strides, shape, strict=True))
+        if of_scales:
+            columns = e.n // 2 if epilogue.gate else e.n
+            own = (*shape[:3], -(-columns // BLOCK))
         return viewer(own, strides, x.matrix.dtype)
 
-    return [view(x, steps) for x, steps in zip(epilogue.beside, gemm.beside_strides, strict=True)]
+    first = len(epilogue.beside) - len(epilogue.scaled)
+    pairs = zip(epilogue.beside, gemm.beside_strides, strict=True)
+    return [view(x, steps, of_scales=i >= first) for i, (x, steps) in enumerate(pairs)]
 
 
 def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
@@ -132,10 +138,12 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
     exact = numpy_dtype(problem.converted) if problem.converted in EXACT else None
     views = views_beside(gemm)
     counts = len(epilogue.arrays), len(epilogue.arrays) + len(epilogue.stored)
+    last = counts[1] + len(epilogue.totalled)
 
     def prepared(brought: Sequence[Any]) -> Finish:
         held = [make(int(at)) for make, at in zip(views, brought, strict=False)]
-        read, stored, totals = held[: counts[0]], held[counts[0] : counts[1]], held[counts[1] :]
+        read, stored = held[: counts[0]], held[counts[0] : counts[1]]
+        totals, scales = held[counts[1] : last], held[last:]
         rest = list(brought[len(views) :])
         largest = None
         if epilogue.largest is not None:
@@ -154,11 +162,16 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
             if largest is not None and values[epilogue.largest].size:  # type: ignore[index]
                 most = np.max(np.abs(values[epilogue.largest]))  # type: ignore[index]
                 largest[...] = np.maximum(largest, most.astype(np.float32))
-            if exact is not None:  # the type that is multiplied, which D's may be wider than
-                own = np.asarray(values[epilogue.result]).astype(exact)
+            result = values[epilogue.result]
+            if scales:
+                blocks = _blocks_of(at, 2 if epilogue.gate else 1)
+                whole = _filled(result, target.shape).astype(np.float32)
+                target[...], scales[0][blocks] = quantized(whole, problem.d.dtype, "1x128")
+            elif exact is not None:  # the type that is multiplied, which D's may be wider than
+                own = np.asarray(result).astype(exact)
                 target[...] = own.astype(target.dtype)
             else:
-                target[...] = rounded(values[epilogue.result], problem.d.dtype)
+                target[...] = rounded(result, problem.d.dtype)
 
         return finish
 
@@ -168,6 +181,12 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
         return kinds[x.dtype]
 
     return prepared
+
+
+def _blocks_of(at: _Block, gate: int) -> _Block:
+    """Return where the scales of a block of sums lie among all scales."""
+    columns, unit = at[3], BLOCK * gate
+    return (*at[:3], slice(columns.start // unit, -(-columns.stop // unit)))
 
 
 def _cut(x: np.ndarray, at: _Block) -> np.ndarray:

@@ -30,7 +30,7 @@ from unigemm.planning.backend import Launcher
 from unigemm.problem.block_scales import blocked_count, blocks_of, row_and_block_places
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.dtypes import EXACT, DType, numpy_dtype
-from unigemm.problem.epilogue import Epilogue, Gate
+from unigemm.problem.epilogue import BLOCK, Epilogue, Gate
 
 from ..common.factors import LARGE, SMALL
 from .epilogue import finisher
@@ -177,6 +177,8 @@ def _blocked(
     k = min(k, _EXACT_K) if whole else k
     epilogue = gemm.problem.epilogue
     m, n = _whole_pairs(epilogue, (m, n), (e.m, e.n))
+    if epilogue is not None and epilogue.quantized:
+        n = _whole_blocks(n, e.n, BLOCK * (2 if epilogue.gate else 1))
     gate = epilogue.gate if epilogue else ""
     prepared = finisher(gemm) if epilogue else None
     reads_sums = epilogue is None or epilogue.reads_sums
@@ -246,6 +248,11 @@ def _whole_pairs(
         i = "mn".index(epilogue.gate)
         sides[i] = whole[i] if epilogue.halves else max(2, sides[i] - sides[i] % 2)
     return sides[0], sides[1]
+
+
+def _whole_blocks(n: int, whole: int, unit: int) -> int:
+    """Return the columns of a block that holds all that share a scale."""
+    return whole if n == whole else max(unit, n // unit * unit)
 
 
 def _gated(parts: tuple[slice, slice], gate: Gate) -> tuple[slice, ...]:

@@ -64,3 +64,67 @@ def test_a_graph_sees_new_contents():
         again = unigemm.quantize(x, "e4m3", block=block)
         assert torch.equal(q.view(torch.uint8), again[0].view(torch.uint8))
         assert torch.equal(scales, again[1])
+
+
+@pytest.mark.parametrize("block", [(1, 128), "row"])
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "bfloat16", "int8"])
+def test_results_are_quantised_as_those_of_float32_would_be(block, kind):
+    torch = pytest.importorskip("torch")
+    needs_hopper()
+    draw = random.Random(f"{block} {kind}")
+    for result in RESULTS:
+        for _ in range(3):
+            stack = draw.choice([(), (3,)])
+            m, n, k = draw.randint(1, 700), draw.randint(1, 700), draw.randint(1, 100) * 16
+            n = draw.choice([n, -(-n // 8) * 8])
+            # Whole numbers, whose sums are exact in whatever order.
+            a = torch.randint(-2, 3, (*stack, m, k), device="cuda").to(getattr(torch, kind))
+            b = torch.randint(-2, 3, (n, k), device="cuda").to(getattr(torch, kind)).T
+            more = {"bias": torch.randn(n, device="cuda"), "activation": "relu"}
+            if kind == "int8":
+                more |= {"scale_a": torch.full((m, 1), 0.25, device="cuda"), "scale_b": 2.0}
+            sums = unigemm.matmul(a, b, **more, dtype="float32")
+            if block == "row" and result != "int8":
+                sums = sums.bfloat16().float()
+            expected = written_out(sums.cpu().numpy(), result, block)
+            q, scales = unigemm.matmul(a, b, **more, quantize_out=block, dtype=result)
+            assert_same((q.view(torch.uint8).cpu().numpy(), scales.cpu().numpy()), expected)
+
+
+@pytest.mark.parametrize("block", [(1, 128), "row"])
+def test_a_graph_quantises_new_contents(block):
+    torch = pytest.importorskip("torch")
+    needs_hopper()
+    a = torch.randn(300, 512, device="cuda").bfloat16()
+    b = torch.randn(512, 384, device="cuda").bfloat16()
+    unigemm.matmul(a, b, quantize_out=block)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        d, scales = unigemm.matmul(a, b, quantize_out=block)
+    a.copy_(torch.randn_like(a) * 3)
+    graph.replay()
+    again = unigemm.matmul(a, b, quantize_out=block)
+    assert torch.equal(d.view(torch.uint8), again[0].view(torch.uint8))
+    assert torch.equal(scales, again[1])
+
+
+def test_cupy_captures_the_second_pass():
+    cupy = pytest.importorskip("cupy")
+    needs_hopper()
+    a = cupy.random.standard_normal((300, 512), dtype=cupy.float32)
+    b = cupy.random.standard_normal((512, 384), dtype=cupy.float32)
+    out = unigemm.matmul(a, b, quantize_out="row")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()
+    with stream:
+        stream.begin_capture()
+        unigemm.matmul(a, b, out, quantize_out="row")
+        graph = stream.end_capture()
+        a *= 3
+        graph.launch()
+        stream.synchronize()
+        again = unigemm.matmul(a, b, quantize_out="row")
+        stream.synchronize()
+    assert (out[0].view("u1") == again[0].view("u1")).all()
+    assert (out[1] == again[1]).all()

@@ -30,6 +30,7 @@ __all__ = [
     "NumPyArray",
     "NumPyLike",
     "ProductOptions",
+    "QuantizeOut",
     "Rest",
     "Scale",
     "Stream",
@@ -97,6 +98,8 @@ if TYPE_CHECKING:
 
 
 GateLayout = Literal["interleaved", "halves"]
+#: What shares a scale of a result of eight bits.
+QuantizeOut = Literal["row"] | tuple[int, int]
 #: What becomes of rows of a grouped product that are in no group.
 Rest = Literal["zeros", "untouched"]
 #: The rules of `numpy.can_cast`.
@@ -154,3 +157,4 @@ class MatmulOptions(EinsumOptions, total=False):
     """The keyword arguments of `unigemm.matmul`."""
 
     axes: Axes | None
+    quantize_out: QuantizeOut | None

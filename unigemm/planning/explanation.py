@@ -150,9 +150,26 @@ def _head(plan: Plan) -> list[str]:
             f"     the epilogue reads {read * e.batch} bytes, and writes {written * e.batch} "
             "beside D"
         )
+    if plan.problem.quantized_rows is not None:
+        lines.append(f"     {_second_pass(plan)}")
     if plan.workspace_bytes:
         lines.append(f"     workspace {plan.workspace_bytes} bytes")
     return lines
+
+
+def _second_pass(plan: Plan) -> str:
+    """Say what rounding the rows costs, at the rate of the device's memory."""
+    e, size = plan.extents, plan.problem.d.dtype.itemsize
+    count = (
+        e.batch * e.m * e.n // (2 if plan.problem.epilogue and plan.problem.epilogue.gate else 1)
+    )
+    text = (
+        f"a second pass rounds rows to {plan.problem.quantized_rows}: D is {count * size} bytes of "
+        "workspace"
+    )
+    if not plan.target.is_gpu:
+        return text
+    return f"{text}, and it takes {count * (size + 1) / (plan.target.dram_gbs * 1e3):.1f} us more"
 
 
 def _split(parts: Breakdown) -> list[str]:

@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
-from ..errors import OverlapError, ShapeMismatch, UnsupportedProblem
+from ..errors import ShapeMismatch, UnsupportedProblem
 from .block_scales import BLOCKS, block_scales, scale_steps
 from .classes import (
     MAX_ALIGNMENT,
+    OF_SCALES,
     Layout,
     classify,
     classify_beside,
     classify_rows,
+    refuse_self_overlap,
     stacked,
 )
 from .dtypes import DType
 from .epilogue import Beside, Epilogue, Gate
-from .overlap import overlaps_itself
 from .problem import BlockScales, Extents, Major, Precision, Problem
 from .scales import PER_TENSOR, Scales, scale_steps_of
 
@@ -171,7 +172,7 @@ def canonical(
         a compact array. Or `scales`, and more dimensions of a stack than one launch takes.
     """
     _refuse_shape(a, b, d, epilogue)
-    _refuse_self_overlap(d)
+    refuse_self_overlap(d)
     am, ak = (1, a.shape[-1]) if len(a.shape) == 1 else a.shape[-2:]
     n = b.shape[-1] if len(b.shape) > 1 else 1
     batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
@@ -198,14 +199,14 @@ def canonical(
         )
     )
     gated = epilogue is not None and bool(epilogue.gate)
-    columns_grow = not batch_invariant and not gated
+    turns = not (batch_invariant or gated or (epilogue is not None and epilogue.quantized))
     m, n, a_mat, b_mat, d_mats, dims = _fold(
-        am, n, a_mat, b_mat, d_mats, dims, columns_grow, rows_grow=scales is None
+        am, n, a_mat, b_mat, d_mats, dims, turns, rows_grow=scales is None
     )
     d_mat, *beside_mats = d_mats
 
     d_shape = (m, n // 2) if gated else (m, n)
-    swapped = not (batch_invariant or gated) and _prefers_transpose(d_shape, d_mat)
+    swapped = turns and _prefers_transpose(d_shape, d_mat)
     if swapped:
         m, n = n, m
         a, b = b, a
@@ -271,12 +272,18 @@ def _with_epilogue(
     strides: list[tuple[int, int, int, int]] = []
     for i, (layout, mat) in enumerate(zip(beside, mats, strict=True)):
         steps = [dim[4 + i] for dim in dims]
-        classes.append(classify_beside(layout, shape, mat, steps))
+        of_scales = i >= len(beside) - len(epilogue.scaled)
+        classes.append(OF_SCALES if of_scales else classify_beside(layout, shape, mat, steps))
         own = [dim[4 + i] for dim in inner]
         first, second = (*own, 0, 0)[:_INNER_BATCH_DIMS]
         strides.append((*mat, first, second))
-        is_total = i >= len(beside) - len(epilogue.totals)
-        if is_total and layout.dtype.itemsize < 4 and any(dim[4 + i] == 0 for dim in outer):
+        is_total = i >= len(beside) - len(epilogue.totals) - len(epilogue.scaled)
+        if (
+            is_total
+            and not of_scales
+            and layout.dtype.itemsize < 4
+            and any(dim[4 + i] == 0 for dim in outer)
+        ):
             raise UnsupportedProblem(
                 f"bias_grad_out is {layout.dtype}, and sums of this stack would be rounded to it "
                 "after each of several launches; pass float32, or compact operands"
@@ -489,12 +496,3 @@ def _prefers_transpose(shape: tuple[int, int], strides: tuple[int, int]) -> bool
     if n == 1:
         return m > 1 and strides[0] == 1
     return strides[1] != 1 and (m == 1 or strides[0] == 1)
-
-
-def _refuse_self_overlap(d: Layout) -> None:
-    """Refuse an output two of whose elements share an address (broadcast, sliding windows)."""
-    if overlaps_itself(list(zip(d.strides, d.shape, strict=True))):
-        raise OverlapError(
-            f"out with shape {d.shape} and strides {d.strides} (elements) overlaps itself; "
-            "pass an array whose elements have addresses of their own"
-        )

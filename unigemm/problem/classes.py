@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import UnsupportedProblem
+from ..errors import OverlapError, UnsupportedProblem
 from .dtypes import DType
 from .epilogue import Beside
 from .matrix import Major, MatrixType
+from .overlap import overlaps_itself
 
-__all__ = ["MAX_ALIGNMENT", "Layout", "classify", "classify_beside", "classify_rows", "stacked"]
+__all__ = [
+    "MAX_ALIGNMENT",
+    "OF_SCALES",
+    "Layout",
+    "classify",
+    "classify_beside",
+    "classify_rows",
+    "refuse_self_overlap",
+    "stacked",
+]
 
+#: The class of the scales of a quantised D, however they lie.
+OF_SCALES = Beside(MatrixType(DType.FLOAT32, "strided", 4), "mn")
 MAX_ALIGNMENT = 16  # bytes: the widest load, store or cp.async of a thread (PTX ISA, cp.async)
 
 
@@ -35,6 +47,21 @@ class Layout:
     strides: tuple[int, ...]
     dtype: DType
     alignment: int = MAX_ALIGNMENT
+
+
+def refuse_self_overlap(d: Layout) -> None:
+    """Refuse an output two of whose elements share an address (broadcast, sliding windows).
+
+    Raises
+    ------
+    OverlapError
+        It is such.
+    """
+    if overlaps_itself(list(zip(d.strides, d.shape, strict=True))):
+        raise OverlapError(
+            f"out with shape {d.shape} and strides {d.strides} (elements) overlaps itself; "
+            "pass an array whose elements have addresses of their own"
+        )
 
 
 def classify(

@@ -17,7 +17,11 @@ from ..forks import cached_property
 from .dtypes import EXACT, DType
 from .matrix import Major, MatrixType
 
+#: Neighbours that share a scale (`unigemm.problem.quantization`).
+BLOCK = 128
+
 __all__ = [
+    "BLOCK",
     "BOOLEANS",
     "MOST_ARRAYS",
     "OF_BOOLEANS",
@@ -140,6 +144,11 @@ class Epilogue:
         The two are not neighbours but in either half of that index.
     in_place
         The array that is D itself; None for none.
+    quantized
+        The index of D along which 128 neighbours share a scale, so that D is about what it would be
+        divided by that (`unigemm.problem.quantization`); "" for none.
+    scaled
+        The class of the array of these scales, which has an element for each 128 of that index.
     """
 
     steps: tuple[Step, ...]
@@ -154,6 +163,8 @@ class Epilogue:
     gate: Gate = ""
     halves: bool = False
     in_place: int | None = None
+    quantized: Gate = ""
+    scaled: tuple[Beside, ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
@@ -176,18 +187,24 @@ class Epilogue:
             stored=tuple(x.transposed for x in self.stored),
             totalled=tuple(x.transposed for x in self.totalled),
             gate=names[self.gate],
+            quantized=names[self.quantized],
+            scaled=tuple(x.transposed for x in self.scaled),
         )
 
     @property
     def beside(self) -> tuple[Beside, ...]:
-        """All arrays that are seen in D's shape: those read, those written, those of totals."""
-        return self.arrays + self.stored + self.totalled
+        """All arrays beside D: those read, those written, those of totals, that of scales."""
+        return self.arrays + self.stored + self.totalled + self.scaled
 
     def seen(self, beside: Sequence[Beside]) -> Epilogue:
         """Return the same with the classes of all of these arrays, in their order."""
         first, second = len(self.arrays), len(self.arrays) + len(self.stored)
-        arrays, stored, totalled = beside[:first], beside[first:second], beside[second:]
-        return replace(self, arrays=tuple(arrays), stored=tuple(stored), totalled=tuple(totalled))
+        third = second + len(self.totalled)
+        arrays, stored, totalled = beside[:first], beside[first:second], beside[second:third]
+        return replace(
+            self, arrays=tuple(arrays), stored=tuple(stored), totalled=tuple(totalled),
+            scaled=tuple(beside[third:]),
+        )  # fmt: skip
 
     @cached_property
     def reads_sums(self) -> bool:
@@ -207,7 +224,9 @@ class Epilogue:
             )
             for some in (self.arrays, self.stored + self.totalled)
         )
-        return read, written + (4 if self.largest is not None else 0)
+        lines, line = (n, m) if self.quantized == "m" else (m, n // (2 if self.gate else 1))
+        scales = 4 * lines * -(-line // BLOCK) if self.quantized else 0
+        return read, written + scales + (4 if self.largest is not None else 0)
 
     def __str__(self) -> str:
         names = [_written(step, i) for i, step in enumerate(self.steps)]
@@ -216,6 +235,7 @@ class Epilogue:
         said += [f"sums of {_formula(self, step, names)}" for step in self.totals]
         said += ["its largest magnitude"] if self.largest is not None else []
         said += ["pairs from both halves"] if self.halves else []
+        said += [f"with a scale for each {BLOCK} along {self.quantized}"] if self.quantized else []
         return ", ".join(said)
 
 
@@ -431,6 +451,8 @@ def _outcome_flaw(epilogue: Epilogue, sides: list[str]) -> str | None:
         return "what is stored beside a gated D is before the gate"
     if epilogue.halves and not epilogue.gate:
         return "halves are of a gated epilogue"
+    if len(epilogue.scaled) != bool(epilogue.quantized):
+        return "scales of a quantised D are one array"
     if epilogue.in_place is not None and not 0 <= epilogue.in_place < len(epilogue.arrays):
         return "the array that is D itself is none of the epilogue's"
     for x in epilogue.beside:

@@ -27,9 +27,9 @@ from .canonical import (
     _free_strides,
     _gate_of,
     _prefers_transpose,
-    _refuse_self_overlap,
     _with_epilogue,
 )
+from .classes import refuse_self_overlap
 from .dtypes import DType
 from .epilogue import Epilogue
 from .groups import Groups
@@ -239,7 +239,7 @@ def grouped(
     """
     groups = form.groups
     assert groups is not None
-    _refuse_self_overlap(d)
+    refuse_self_overlap(d)
     gate = _gate_of(epilogue)
     if gate and form.along == "n":
         raise UnsupportedProblem(

@@ -81,7 +81,8 @@ class Problem:
     with `groups` is many products, whose sizes are on the device. One that is `converted` has
     operands that are converted to that type where they are read, which also decides what the sums
     are in; D is of that type, or what such sums are rounded to. Its epilogue is in the type of the
-    sums where they are exact.
+    sums where they are exact. Where there are `quantized_rows`, D lies in the workspace, and a
+    second pass rounds its rows to that type, with a scale each.
 
     D is never "m"-major: `unigemm.problem.canonical` states such a product as its transpose, D' =
     B' A'. (A backend may turn a product again, for a kernel of its own: `Config.swap_ab`.)
@@ -98,6 +99,7 @@ class Problem:
     epilogue: Epilogue | None = None
     groups: Groups | None = None
     converted: DType | None = None
+    quantized_rows: DType | None = None
 
     @property
     def scaled(self) -> bool:
@@ -162,6 +164,7 @@ class Problem:
         more += f", {self.epilogue}" if self.epilogue else ""
         more += f", {self.groups}" if self.groups else ""
         more += f", read as {self.converted}" if self.converted else ""
+        more += f", then rows quantised to {self.quantized_rows}" if self.quantized_rows else ""
         return (
             f"A {self.a} x B {self.b} -> D {self.d} "
             f"({self.precision}, sums in {self.accumulator}{more})"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ..arguments import shown
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from .dtypes import FLOAT8, DType, numpy_dtype
+from .epilogue import BLOCK
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +45,6 @@ __all__ = [
 ]
 
 Sharing = Literal["tensor", "row", "1x128", "128x128"]
-BLOCK = 128
 #: The types that there are scales for, and those that are rounded to them.
 QUANTIZED: tuple[DType, ...] = (*FLOAT8, DType.INT8)
 SOURCES = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT64)

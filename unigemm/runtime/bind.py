@@ -33,7 +33,7 @@ from ..planning.plan import Plan
 from ..planning.select import _failed, _named, _planner, plan_gemm, target_of
 from ..planning.target import CPU, Target
 from ..planning.validation import checked, on_device, typed
-from ..problem.canonical import Gemm
+from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import EXACT
 from ..problem.grouped import Form
 from ..problem.overlap import overlaps_itself
@@ -46,6 +46,14 @@ from .host import _elements, host_gemm, host_product
 from .loader import _digest, _each_launch, _launcher, _loaded, _loading
 from .numpy_matmul import HostProduct
 from .options import Options, _fit, blaming, check_options, describe, stated, with_named_backend
+from .quantized_results import (
+    SCALES,
+    fused_shape,
+    refuse_more_results,
+    scales_layout,
+    second_pass,
+    with_quantized_results,
+)
 from .request import Request
 from .scale_arguments import Scales, scales_of
 
@@ -86,10 +94,13 @@ def bind(library: Library, request: Request) -> Bound:
     options = Options.of(request, scales, form)
     of_scales = see.operands.copy()  # and the ends of groups
     see.operands.clear()
+    options = with_quantized_results(
+        options, library.operand(request.a, "a").dtype, request.results
+    )
     options = _converting(library, request, options, fused=bool(arguments))
     fusion = None
     in_place = False
-    if arguments:
+    if arguments or options.quantize_out is not None:
         fusion, in_place = _fused(request, arguments, options, see)
         refuse_changed(library, see.before)
         options = replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
@@ -169,19 +180,26 @@ def _bound(
     if z is not None and z.readonly:
         raise UnsupportedProblem("out is read-only; pass an array that may be written")
     arrays = Arrays.of(operands, in_place=in_place)
-    made = fusion.returned if fusion is not None and z is None else 0
+    quantized = _scales_of_result(operands, layout, options)
+    make = library.maker(layout.shape, layout.dtype, device)
+    returned = (make,) * (0 if fusion is None else fusion.returned)
+    if quantized is not None:
+        returned = (library.maker(quantized.shape, quantized.dtype, device),)
+    made = len(returned) if z is None else 0
     at = {name: i for i, name in enumerate((*arrays.names, *_results(made)))} | {"": -1}
     names = () if fusion is None else (*fusion.names, *(("amax_out",) * fusion.largest))
+    names = (SCALES, *names) if options.quantize_out == "row" else names
     index = -1 if device == HOST else device.index
     empty = 0 in layout.shape
     form = options.form
     without = form is not None and form.count == 0  # groups
     fill = not empty and (x.shape[-1] == 0 or (without and options.rest == "zeros"))
+    fill = fill or (empty and quantized is not None)  # rows of no columns have scales
     if fill and without:
         arrays = arrays._replace(zeroed=tuple(i for i in arrays.written if i != at.get("out")))
     bound = partial(
         Bound,
-        make=library.maker(layout.shape, layout.dtype, device),
+        make=make,
         scalar=not layout.shape,
         fill=fill,
         device=index,
@@ -189,7 +207,7 @@ def _bound(
         arrays=arrays,
         fresh=z is None,
         beside=fusion is not None or bool(scales.brought) or form is not None,
-        returned=0 if fusion is None else fusion.returned,
+        returned=returned,
         scales=tuple(at[name] for name in scales.brought),
         factors=scales.factors,
         brought=taking([at[name] for name in names]),
@@ -211,12 +229,23 @@ def _bound(
     launch = _each_launch(launch, gemm)
     if index < 0 and not library.numpy_errors:
         launch = without_errors(launch)
-    workspace = library.maker((plan.workspace_bytes,), None, device)
-    return bound(
-        launch=launch,
-        workspace=workspace if plan.workspace_bytes else None,
-        plan=plan,
-    )
+    scratch = plan.workspace_bytes
+    if gemm.problem.quantized_rows is not None:
+        assert quantized is not None
+        place = len(scales.brought) + bool(scales.brought)
+        behind = second_pass(launch, x.dtype, layout, quantized, device, place)
+        launch, scratch = behind.launch, scratch + behind.bytes
+    workspace = library.maker((scratch,), None, device) if scratch else None
+    return bound(launch=launch, workspace=workspace, workspace_bytes=scratch, plan=plan)
+
+
+def _scales_of_result(
+    operands: Mapping[str, Operand], d: Layout, options: Options
+) -> Layout | None:
+    """Return how the scales of a quantised result lie; None for any other."""
+    if options.quantize_out is None:
+        return None
+    return scales_layout(operands.get(SCALES), d.shape, options.quantize_out)
 
 
 def _of_groups(
@@ -270,13 +299,23 @@ def _fused(
         fusion_for, given, layouts, see, options.dtype, in_place, on_host=on_host,
         form=options.form, exact=options.converted in EXACT,
     )  # fmt: skip
+    sharing = options.quantize_out
+    if sharing == "1x128":
+        seen = see(arrays[SCALES], SCALES) if SCALES in arrays else None
+        shape = fused_shape(given, x.shape, y.shape)
+        stated_for = partial(stated_for, quantized=scales_layout(seen, shape, sharing))
     fusion = stated_for()
     if isinstance(options.plan, Plan) and _differ(options.plan, fusion):
         fusion = stated_for(for_any=True)
     for name, operand in see.operands.items():
         if operand.device != x.device:
             raise DeviceMismatch(f"{name} is on {operand.device} and a is on {x.device}; move it")
-    fusion = _with_outputs(fusion, request.results[1:], see, z, options.form)
+    if sharing is None:
+        fusion = _with_outputs(fusion, request.results[1:], see, z, options.form)
+    elif sharing == "row":
+        refuse_more_results(fusion.returned)
+        if SCALES in arrays:
+            see(arrays[SCALES], SCALES)
     return fusion, in_place and fusion.spares_out
 
 

@@ -110,8 +110,10 @@ class Bound:
         Whether `out` is made for the call.
     beside
         Whether the launcher takes anything beside a, b and d.
+    workspace_bytes
+        Its bytes.
     returned
-        How many more results are made.
+        Make further results.
     scales
         Places of arrays of scales, -1 for none; empty for a product without scales.
     factors
@@ -144,7 +146,8 @@ class Bound:
     arrays: Arrays
     fresh: bool
     beside: bool = False
-    returned: int = 0
+    workspace_bytes: int = 0
+    returned: tuple[Callable[[], Any], ...] = ()
     scales: tuple[int, ...] = ()
     factors: tuple[str, ...] = ()
     brought: Callable[[Sequence[int]], tuple[int, ...]] = nothing

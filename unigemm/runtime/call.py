@@ -13,7 +13,7 @@ from ..arrays.axes import along_axes
 from ..arrays.libraries import as_array, library_of, one_library
 from ..arrays.library import KNOWN, Library
 from ..arrays.operands import stream_handle
-from ..errors import LibraryMismatch, UnsupportedProblem
+from ..errors import LibraryMismatch, UnsupportedDtype, UnsupportedProblem
 from ..planning.plan import Plan
 from .bind import bind
 from .bound import Bound, called, is_shared, keep, store
@@ -107,11 +107,13 @@ def _first(request: Request) -> Any:
         if views is not request:
             return back(call(views))
     if is_complex(library, request):
+        if request.quantize_out is not None:
+            raise UnsupportedDtype("complex results are not quantised; leave quantize_out= out")
         return hooks.named(hooks.COMPLEX)(library, request)
     copied = with_copies(library, request)
     if copied is not None:
         return call(copied)
-    fuses = request.operation == "grouped" or request.arguments()
+    fuses = request.operation == "grouped" or request.fuses
     if fuses and library.operand(request.a, "a").shape[-1:] == (0,):
         request = with_one(library, request)
         bound = bind(library, request)
@@ -315,8 +317,8 @@ def _more_results(
 ) -> tuple[tuple[Any, ...], Sequence[int]]:
     """Return further results of a function, the caller's or new ones, and all addresses."""
     if not bound.fresh:
-        return arrays[3 : 3 + bound.returned], places
-    made = tuple(bound.make() for _ in range(bound.returned))
+        return arrays[3 : 3 + len(bound.returned)], places
+    made = tuple(make() for make in bound.returned)
     return made, (*places, *map(library.address, made))
 
 
@@ -345,7 +347,7 @@ def _launch_with_workspace(
     assert bound.launch is not None
     assert bound.workspace is not None
     assert bound.plan is not None
-    inside = library.graph_memory and library.graph_memory(bound.plan.workspace_bytes, stream)
+    inside = library.graph_memory and library.graph_memory(bound.workspace_bytes, stream)
     if not inside:
         scratch = bound.workspace()
         bound.launch(a_at, b_at, d_at, library.address(scratch), stream, *more)

@@ -58,7 +58,7 @@ def with_conversion(
         The arrays do not fit.
     """
     a, b, out = named["a"], named["b"], named.get("out")
-    if options.scaled or options.blocks or options.form is not None:
+    if options.scaled or options.blocks or options.form is not None or options.quantize_out:
         return options
     if a.dtype not in CONVERTED or b.dtype not in CONVERTED:
         return options

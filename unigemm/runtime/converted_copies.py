@@ -45,6 +45,8 @@ def with_copies(library: Library, request: Request) -> Request | None:
     views = library.views
     if views is None or not library.promotes or request.operation != "matmul":
         return None
+    if request.quantize_out is not None:  # of such operands nothing is quantised
+        return None
     if host_view(library, request.a, "a") is not None:
         return None
     named = dict(zip(("a", "b", "out"), (request.a, request.b, *request.results), strict=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..arguments import is_one_of, number, refuse_fractions, shown
@@ -17,6 +17,7 @@ from ..problem.epilogue import RESULTS, Beside, Epilogue, Step, excess
 from ..problem.grouped import Form
 from ..problem.matrix import MatrixType
 from ..problem.overlap import overlaps_itself
+from .quantized_results import SCALES, refuse_more_results
 from .request import PREFIX
 
 __all__ = [
@@ -74,6 +75,7 @@ def fusion_of(
     for_any: bool = False,
     form: Form | None = None,
     exact: bool = False,
+    quantized: Layout | None = None,
 ) -> Fusion:
     """Check the arguments of an epilogue, and state what they ask for.
 
@@ -95,6 +97,8 @@ def fusion_of(
         Of a grouped product.
     exact
         Sums are of integers or booleans that are converted as they are read.
+    quantized
+        How the scales of D lie, if the kernel is to write such.
 
     Raises
     ------
@@ -106,6 +110,7 @@ def fusion_of(
     if exact:
         _refuse_rounded(given)
     builder = _Builder(given, shape, see, form, exact=exact)
+    builder.quantized = quantized
     if "epilogue" in given:
         return _of_function(builder, dtype)
     gated = given.get("activation") in _gated()
@@ -125,6 +130,7 @@ def fusion_for(
     for_any: bool = False,
     form: Form | None = None,
     exact: bool = False,
+    quantized: Layout | None = None,
 ) -> Fusion:
     """Return `fusion_of` for the layouts of `a`, `b` and `out`, and the dtype that is asked for."""
     a, b, out = layouts
@@ -133,7 +139,10 @@ def fusion_for(
         asked = out.dtype if asked is None and out is not None else asked
         dtype = output_dtype(asked, a, b, on_host=on_host, fused=True)
     shapes = a.shape, b.shape
-    return fusion_of(given, shapes, see, in_place, dtype, for_any=for_any, form=form, exact=exact)
+    return fusion_of(
+        given, shapes, see, in_place, dtype, for_any=for_any, form=form, exact=exact,
+        quantized=quantized,
+    )  # fmt: skip
 
 
 def _refuse_rounded(given: Mapping[str, Any]) -> None:
@@ -217,6 +226,7 @@ class _Builder:
         self.totals: dict[str, Layout] = {}
         self.numbers: list[str] = []
         self.largest = False
+        self.quantized: Layout | None = None
         self.arguments: dict[str, tuple[str, int]] = {}
         self.scales: list[tuple[str, int]] = []
 
@@ -306,15 +316,23 @@ class _Builder:
             gate=gate,  # type: ignore[arg-type]
             halves=halves,
             in_place=in_place,
+            quantized="" if self.quantized is None else "n",
+            scaled=() if self.quantized is None else (blank,),
         )
         too_much = excess(epilogue)
         if too_much is not None:
             raise UnsupportedProblem(f"{too_much}; compute a part of it behind the product")
         arrays = {**self.read, **self.written, **self.totals}
-        return Fusion(
+        found = Fusion(
             epilogue, tuple(arrays), tuple(arrays.values()), self.largest, tuple(self.numbers),
             returned,
         )  # fmt: skip
+        if self.quantized is None:
+            return found
+        refuse_more_results(found.returned)
+        return replace(
+            found, names=(*arrays, SCALES), layouts=(*found.layouts, self.quantized), returned=1
+        )
 
 
 def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
@@ -327,7 +345,9 @@ def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
     unread = frozenset() if for_any else _unread(given)
     if unread:  # it has been checked
         kept = {name: value for name, value in given.items() if name not in unread}
+        quantized = builder.quantized
         builder = _Builder(kept, builder.shape, builder.see, builder.form, exact=builder.exact)
+        builder.quantized = quantized
         _take_all(builder)
     if "preact_out" in given:
         builder.written["preact_out"] = builder.result("preact_out", _FLOATS)

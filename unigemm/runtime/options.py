@@ -26,8 +26,10 @@ from ..problem.dtypes import CONVERTED, EXACT, FLOAT8, INPUTS, DType
 from ..problem.epilogue import Epilogue
 from ..problem.grouped import Form, grouped
 from ..problem.problem import PRECISIONS
+from ..problem.quantization import check_quantized
 from ..problem.scales import Scales as Granularities
 from .numpy_matmul import CASTINGS
+from .quantized_results import intermediate
 from .request import Request
 from .scale_arguments import Scales
 
@@ -60,6 +62,7 @@ class Options:
     form: Form | None = None  # of a grouped product
     epilogue: Epilogue | None = None  # without the classes of its arrays
     beside: tuple[Layout, ...] = ()  # these arrays
+    quantize_out: Any = None  # as the caller writes it, then a `Sharing`
     converted: DType | None = None  # what a GPU converts the operands to as it reads them
 
     @classmethod
@@ -68,7 +71,8 @@ class Options:
     ) -> Options:
         """Return the options of a request; `scaled` is whether whole operands will have scales."""
         asked = {name: getattr(request, name) for name in _ASKED}
-        if request.dtype is None and not request.results:
+        free = request.dtype is None and not request.results and request.quantize_out is None
+        if free:
             asked["dtype"] = scales.result
         asked |= {"blocks": scales.layouts, "granularity": scales.granularity, "form": form}
         return cls(**asked, scaled=scaled or scales.scaled)
@@ -120,6 +124,8 @@ def describe(
             f"scale_a and scale_b are for float8 and int8 inputs and these are {a.dtype}; multiply "
             "the result, or an input"
         )
+    if options.quantize_out is not None:
+        check_quantized(dtype, "out")
     shape = result_shape(a.shape, b.shape) if options.form is None else options.form.shape
     if options.epilogue is not None and options.epilogue.gate:
         shape = gated_shape(shape, b.shape)
@@ -147,10 +153,11 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
             epilogue=options.epilogue,
             beside=options.beside,
         )
-    return canonical(
+    rows = options.quantize_out == "row"
+    gemm = canonical(
         a,
         b,
-        d,
+        intermediate(a.dtype, d) if rows else d,
         precision=options.precision,
         deterministic=bool(options.deterministic),
         scaled=options.scaled,
@@ -161,6 +168,9 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
         beside=options.beside,
         converted=options.converted,
     )
+    if rows:
+        gemm = replace(gemm, problem=replace(gemm.problem, quantized_rows=d.dtype))
+    return gemm
 
 
 def refuse_result(dtype: DType) -> None:
@@ -286,6 +296,7 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
         ("scales of blocks", plan.problem.blocks, gemm.problem.blocks),
         ("epilogue", plan.problem.epilogue, gemm.problem.epilogue),
         ("groups", plan.problem.groups, gemm.problem.groups),
+        ("what rows are quantised to", plan.problem.quantized_rows, gemm.problem.quantized_rows),
         ("what operands are read as", plan.problem.converted, gemm.problem.converted),
         ("batch_invariant", plan.problem.batch_invariant, gemm.problem.batch_invariant),
         ("size", plan.extents, gemm.extents),

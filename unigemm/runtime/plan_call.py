@@ -26,6 +26,12 @@ from .grouped import form_asked
 from .host import host_gemm, host_product
 from .numpy_matmul import HostProduct
 from .options import Options, blaming, check_options, describe, stated, with_named_backend
+from .quantized_results import (
+    fused_shape,
+    refuse_more_results,
+    scales_layout,
+    with_quantized_results,
+)
 from .request import Request
 from .scale_arguments import scales_of
 
@@ -61,6 +67,10 @@ def plan_request(
     )
     options = Options.of(request, scales, form, scaled=scaled)
     check_options(options)
+    if request.quantize_out is not None:
+        own = _described(_whole(request).a, "a").dtype
+        options = with_quantized_results(options, own, request.results)
+        request = request._replace(out=next(iter(request.results), None))
     arguments = request.arguments() | request.given(scales.fused)
     return plan_call(
         request.a, request.b, request.out, options, target, arguments, keep=keep, tuned=tuned
@@ -130,7 +140,7 @@ def plan_call(
         if dtype is not None:  # the product of these is planned
             named |= {n: _copied(seen[n], dtype) for n in "ab" if seen[n].dtype is not dtype}
             options = replace(options, converted=None)
-    if given:
+    if given or options.quantize_out is not None:
         options = _with_epilogue(options, given, named, on_host=not place.is_gpu)
     if not place.is_gpu:
         hosts |= {n: HostArray.of(x.layout) for n, x in named.items() if isinstance(x, ArraySpec)}
@@ -170,6 +180,10 @@ def _with_epilogue(
     layouts = {name: _described(x, name) for name, x in named.items()}
     out = layouts.get("out")
     in_place = "c" in given and given["c"] is named.get("out")
+    quantized = None
+    if options.quantize_out == "1x128":
+        shape = fused_shape(given, layouts["a"].shape, layouts["b"].shape)
+        quantized = scales_layout(None, shape, options.quantize_out)
     fusion = fusion_for(
         given,
         (read_as(layouts["a"], options), read_as(layouts["b"], options), out),
@@ -179,7 +193,10 @@ def _with_epilogue(
         on_host=on_host,
         form=options.form,
         exact=options.converted in EXACT,
+        quantized=quantized,
     )
+    if options.quantize_out == "row":
+        refuse_more_results(fusion.returned)
     return replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
 
 

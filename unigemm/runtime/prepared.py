@@ -105,7 +105,7 @@ class Prepared:
         except Exception:  # a function that nothing tells from others
             key, arrays, numbers = None, (), NONE
         asked = request
-        if request.arguments() and library.operand(request.a, "a").shape[-1:] == (0,):
+        if request.fuses and library.operand(request.a, "a").shape[-1:] == (0,):
             asked = with_one(library, request)
         bound = bind(library, asked)
         self.plan = bound.plan

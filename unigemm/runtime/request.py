@@ -57,6 +57,7 @@ class Request(NamedTuple):
     gate_layout: Any = None
     operation: Literal["matmul", "grouped"] = "matmul"
     rest: Any = "zeros"
+    quantize_out: Any = None
     plan: Plan | None = None
     stream: Any = None
     axes: Any = None
@@ -108,6 +109,11 @@ class Request(NamedTuple):
                 )
             given[f"{PREFIX}{key}"] = each
         return given
+
+    @property
+    def fuses(self) -> bool:
+        """Whether anything is computed of the sums."""
+        return bool(self.arguments()) or self.quantize_out is not None
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
         """Return the fields of these names, by name."""

@@ -289,6 +289,11 @@ def call_of(first: Plan, request: Request) -> Call:
         The arrays are not compact, so that what would be measured is another class of products.
     """
     problem = first.problem
+    if problem.quantized_rows or (problem.epilogue is not None and problem.epilogue.quantized):
+        raise UnsupportedProblem(
+            "results that are quantised are not measured; leave such products to the model, or "
+            "measure them without quantize_out="
+        )
     if problem.has_block_scales:
         raise UnsupportedProblem(
             "block scales are not made here, so that nothing can be measured; leave such products "

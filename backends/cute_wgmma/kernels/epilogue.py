@@ -11,11 +11,14 @@ from collections.abc import Sequence
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint16, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, Uint8, Uint16, const_expr, range_constexpr
+
+from unigemm.problem.epilogue import BLOCK
 
 from ...cute.device import chosen, elements, global_vector, read, select, write
-from ...cute.epilogue import Run, Site, finished
+from ...cute.epilogue import Run, Site, finished, scales_at
 from ...cute.exchange import added, fetch, vector_at
+from ...cute.quantized import larger, largest_of_lanes, rounded_pair, scale_of_largest
 from ...cute.reduction import as_fragment
 from ...cute.scaling import scale_sums
 from ...cute.tile_scheduler import Work, is_walked
@@ -152,7 +155,9 @@ def store_sums(
     at = (first[0], first[1] + begin * 8)
     to = (base, steps, in_wg % 32)
     some = const_expr(fused_blocks(spec, blocks))
-    if const_expr(some == blocks):
+    if const_expr(is_quantized(spec)):
+        store_quantized(spec, own, base, steps, at, inside, taken, batch)
+    elif const_expr(some == blocks):
         store_some(spec, own, blocks, to, at, inside, taken, batch, least, extents[1])
     else:  # in a loop, as unrolled code of much arithmetic leaves the instruction cache
         for j in cutlass.range(0, blocks, some, unroll=1):
@@ -339,6 +344,12 @@ def is_gated(spec: Spec) -> bool:
     return epilogue is not None and bool(epilogue.gate) and not spec.split
 
 
+def is_quantized(spec: Spec) -> bool:
+    """Whether 128 neighbours of D share a scale that is written beside them."""
+    epilogue = spec.problem.epilogue
+    return epilogue is not None and bool(epilogue.quantized)
+
+
 def finish(
     spec: Spec, sums: cute.Tensor, blocks: int, taken: tuple, first: tuple, extents: tuple,
     batch: tuple, least: Int32 | None, n: Int32 | None = None,
@@ -435,6 +446,86 @@ def store_gated(
                 if (at < m) & between(least, c, n):
                     write([values[index]], global_vector(where, dtype, 1))
                 index += 1
+
+
+@cute.jit
+def store_quantized(
+    spec: cutlass.Constexpr, sums: cute.Tensor, out: Int64, steps: tuple, first: tuple,
+    extents: tuple, taken: tuple, batch: tuple,
+) -> None:  # fmt: skip
+    """Finish sums, and store them rounded to eight bits with a scale for 128 of a row.
+
+    A quad of lanes has a row's neighbours. Each part is stored before the next is finished, so that
+    few values are alive.
+    """
+    row, column = first
+    m, n = extents
+    geo, problem = spec.geometry, spec.problem
+    blocks = const_expr(geo.mma_n // 8)
+    per_scale = const_expr(BLOCK // 8)
+    lane = column // 2 % 4
+    base, row_step, block_step = scales_at(problem, taken, batch)
+    for i in range_constexpr(geo.repeats_m):
+        for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
+            at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
+            for j in range_constexpr(0, blocks, per_scale):
+                c = column + j * 8
+                places = [
+                    4 * (blocks * i + j + b) + 2 * half + x
+                    for b in range(per_scale)
+                    for x in range(2)
+                ]
+                runs = [Run(at, c + 8 * b, 2) for b in range(per_scale)]
+                site = Site(extents, batch, aligned=True, together=True)
+                values = finished(problem, taken, [sums[p] for p in places], runs, site)
+                most = largest_of_lanes(largest_before(values, c, n), 4)
+                scale, inverse = scale_of_largest(most, problem.d.dtype)
+                block = (c - 2 * lane) // BLOCK
+                if (lane == 0) & (at < m) & (c < n):
+                    where = base + (Int64(at) * row_step + Int64(block) * block_step) * 4
+                    write([scale], global_vector(where, Float32, 1))
+                pairs = [
+                    rounded_pair(values[v] * inverse, values[v + 1] * inverse, problem.d.dtype)
+                    for v in range(0, len(values), 2)
+                ]
+                line = out + Int64(at) * steps[0]
+                store_pairs(spec, pairs, line, steps[1], c, lane, (at < m, n))
+
+
+def largest_before(values: list, column: Int32, n: Int32) -> Float32:
+    """Return the largest magnitude of a lane's neighbours in blocks of eight, before column n."""
+    most = Float32(0.0)
+    for v, value in enumerate(values):
+        there = column + (v // 2 * 8 + v % 2) < n
+        most = larger(most, Float32(cutlass.select_(there, value, Float32(0.0))))
+    return most
+
+
+@cute.jit
+def store_pairs(
+    spec: cutlass.Constexpr, pairs: list, line: Int64, step: Int64, column: Int32, lane: Int32,
+    bounds: tuple,
+) -> None:  # fmt: skip
+    """Store pairs of bytes of a row, one of each block of eight columns.
+
+    `column` is this lane's first; `bounds` are whether the row is there, and the columns.
+    """
+    there, n = bounds
+    d = spec.problem.d
+    if const_expr(d.major == "n" and d.alignment >= 8):
+        for j in range_constexpr(0, len(pairs), 4):
+            halves = [pairs[j + x] | (pairs[j + x + 1] << 16) for x in (0, 2)]
+            words = gathered(halves, lane)
+            c = column - 2 * lane + (j + lane) * 8
+            if there & (c < n):  # N is a multiple of eight
+                write(words, global_vector(line + c, Int32, 2))
+    else:
+        for j in range_constexpr(len(pairs)):
+            for x in range_constexpr(2):
+                c = column + 8 * j + x
+                if there & (c < n):
+                    byte = Uint8((pairs[j] >> (8 * x)) & 0xFF)
+                    write([byte], global_vector(line + Int64(c) * step, Uint8, 1))
 
 
 def gathered(words: list, lane: Int32) -> list:

@@ -43,6 +43,8 @@ def last_origins(spec: Spec, sizes: tuple, rotations: tuple) -> tuple[Int32, Int
         if in_place(spec.problem):
             moves = moves & (rotations[mode] != 0)
         found.append(select(moves, (last + (unit - 1)) & -unit, Int32(NEVER)))
+    if spec.problem.epilogue is not None and spec.problem.epilogue.quantized:
+        found[1] = Int32(NEVER)  # tiles have whole blocks that share a scale
     if is_walked(spec):  # the rows of a last tile that are another group's are not stored
         found[0] = Int32(NEVER)
     return found[0], found[1]

@@ -1,0 +1,158 @@
+"""`quantize_out`: results of eight bits beside their scales, on the host, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from quantize_cases import assert_same
+
+import unigemm
+from unigemm.problem.dtypes import DType, numpy_dtype
+from unigemm.problem.quantization import quantized
+
+BLOCKS = {"row": "row", (1, 128): "1x128"}
+KINDS = ("float32", "bfloat16", "float8_e4m3fn", "int8")
+M, N, K = 37, 300, 90
+
+
+def draw(shape, dtype, seed):
+    values = np.random.default_rng(seed).standard_normal(shape) * 3
+    return values.astype(np.float32).astype(numpy_dtype(DType(dtype)))
+
+
+def expected_of(sums, dtype, block):
+    """Return bytes and scales of what a product would be in float32."""
+    if block == "row" and dtype != "int8":
+        sums = sums.astype(numpy_dtype(DType.BFLOAT16))  # as it lies in the workspace
+    q, scales = quantized(sums, DType(dtype), BLOCKS[block])
+    return q.view(np.uint8), scales
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_is_quantised_as_one_of_float32_would_be(kind, block):
+    a, b = draw((M, K), kind, 1), draw((K, N), kind, 2)
+    scales = {"scale_a": 0.5, "scale_b": 3.0} if kind == "int8" else {}
+    for dtype in ("float8_e4m3fn", "float8_e5m2", "int8"):
+        sums = unigemm.matmul(a, b, **scales, alpha=1.0, dtype="float32")
+        for _ in range(2):  # the first time, and known
+            got = unigemm.matmul(a, b, **scales, quantize_out=block, dtype=dtype)
+            assert_same((got[0].view(np.uint8), got[1]), expected_of(sums, dtype, block))
+    d, _ = unigemm.matmul(a, b, **scales, quantize_out=block)
+    assert d.dtype == numpy_dtype(DType.INT8 if kind == "int8" else DType.FLOAT8_E4M3FN)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("layout", [None, "interleaved", "halves"])
+def test_it_is_of_what_the_epilogue_gives(block, layout):
+    a, b = draw((2, M, K), "float32", 3), draw((K, 2 * N), "float32", 4)
+    more = {"bias": draw((2 * N,), "float32", 5), "activation": "gelu", "alpha": 0.5}
+    if layout is not None:
+        more |= {"activation": "swiglu", "gate_layout": layout}
+    sums = unigemm.matmul(a, b, **more)
+    amax = np.zeros(1, np.float32)
+    got = unigemm.matmul(a, b, **more, quantize_out=block, amax_out=amax)
+    assert_same((got[0].view(np.uint8), got[1]), expected_of(sums, "float8_e4m3fn", block))
+    assert amax == pytest.approx(abs(sums).max(), rel=1e-6)
+    double = unigemm.matmul(
+        a, b, quantize_out=block, dtype="int8", epilogue=lambda acc, s: acc * s,
+        epilogue_args={"s": 2.0},
+    )  # fmt: skip
+    expected = expected_of(2 * unigemm.matmul(a, b), "int8", block)
+    assert_same((double[0].view(np.uint8), double[1]), expected)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_more_columns_than_a_block_of_the_host_are_quantised_alike(block):
+    a, b = draw((1100, 40), "float32", 6), draw((40, 1500), "float32", 7)
+    got = unigemm.matmul(a, b, quantize_out=block)
+    expected = expected_of(unigemm.matmul(a, b), "float8_e4m3fn", block)
+    assert_same((got[0].view(np.uint8), got[1]), expected)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_pair_takes_result_and_scales_however_they_lie(block):
+    a, b = draw((3, M, K), "float32", 8), draw((K, N), "float32", 9)
+    count = 1 if block == "row" else 3
+    d = np.zeros((3, N, M), numpy_dtype(DType.FLOAT8_E4M3FN)).swapaxes(1, 2)
+    scales = np.zeros((3, count, 2 * M), np.float32)[:, :, ::2].swapaxes(1, 2)
+    for _ in range(2):
+        d[...], scales[...] = 0, 0
+        got = unigemm.matmul(a, b, (d, scales), quantize_out=block)
+        assert got[0] is d
+        assert got[1] is scales
+        whole = unigemm.matmul(a, b, quantize_out=block)
+        assert_same((d.view(np.uint8), scales), (whole[0].view(np.uint8), whole[1]))
+    overlapping = np.zeros((M, N), np.float32)
+    x = overlapping.view(numpy_dtype(DType.FLOAT8_E4M3FN))[:, :N]
+    got = unigemm.matmul(overlapping[:, :M], draw((M, N), "float32", 1), (x, scales[0]),
+                         quantize_out=block)  # fmt: skip
+    assert not got[0].astype(np.float32).any()
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_products_of_nothing_have_scales_too(block):
+    for m, n, k in ((3, 200, 0), (0, 200, 5), (3, 0, 5)):
+        a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+        d, scales = unigemm.matmul(a, b, quantize_out=block)
+        assert d.shape == (m, n)
+        assert not d.astype(np.float32).any()
+        assert np.isfinite(scales).all()
+
+
+def test_layers_follow_one_another_with_no_kernel_between():
+    rng = np.random.default_rng(10)
+    x, up, down = (rng.standard_normal(s) for s in ((200, 256), (384, 256), (130, 384)))
+    (a, of_a), (b, of_b), (c, of_c) = (
+        unigemm.quantize(each, "e4m3", block=block)
+        for each, block in ((x, (1, 128)), (up, (128, 128)), (down, (128, 128)))
+    )
+    h, of_h = unigemm.matmul(
+        a, b.T, scale_a=of_a, scale_b=of_b.T, activation="relu", quantize_out=(1, 128)
+    )
+    y = unigemm.matmul(h, c.T, scale_a=of_h, scale_b=of_c.T)
+    exact = np.maximum(x @ up.T, 0) @ down.T
+    assert np.linalg.norm(y - exact) < 0.06 * np.linalg.norm(exact)
+
+
+A, B = np.ones((4, 8), np.float32), np.ones((8, 6), np.float32)
+PAIR = np.zeros((4, 6), numpy_dtype(DType.FLOAT8_E4M3FN)), np.zeros((4, 1), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("a", "out", "more", "error", "words"),
+    [
+        (A, None, {"quantize_out": (128, 128)}, unigemm.UnsupportedProblem, r'\(1, 128\) or "row"'),
+        (A, None, {"quantize_out": "rows"}, unigemm.UnsupportedProblem, "quantize_out is 'rows'"),
+        (A, None, {"quantize_out": [1, 128.0]}, unigemm.UnsupportedProblem, "quantize_out is"),
+        (A, None, {"dtype": "bfloat16"}, unigemm.UnsupportedDtype, "quantised to float8"),
+        (A, PAIR[0], {}, unigemm.UnsupportedProblem, "pass a pair"),
+        (A, (*PAIR, PAIR[1]), {}, unigemm.UnsupportedProblem, "pass a pair"),
+        (A, (PAIR[0], PAIR[1].T), {}, unigemm.ShapeMismatch, r"scales have shape \(4, 1\)"),
+        (A, (PAIR[0], PAIR[1].astype("f8")), {}, unigemm.UnsupportedDtype, "scales are float32"),
+        (A, (PAIR[0][:2], PAIR[1]), {}, unigemm.ShapeMismatch, "out has shape"),
+        (A, (A @ B, PAIR[1]), {}, unigemm.UnsupportedDtype, "out is float32"),
+        (A[0], None, {}, unigemm.ShapeMismatch, "pass matrices"),
+        (A.astype("f8"), None, {}, unigemm.UnsupportedDtype, "float64 inputs do not"),
+        (A.astype("c8"), None, {}, unigemm.UnsupportedDtype, "complex64"),
+        (A, None, {"epilogue": lambda acc: (acc, acc)}, unigemm.UnsupportedProblem, "return one"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("block", BLOCKS)
+def test_what_is_not_quantised_is_refused_in_words(a, out, more, error, words, block):
+    b = B.astype(a.dtype)
+    for _ in range(2):
+        with pytest.raises(error, match=words):
+            unigemm.matmul(a, b, out, **{"quantize_out": block, **more})
+
+
+def test_plans_say_what_they_cost():
+    x = unigemm.ArraySpec((4096, 4096), "float8_e4m3fn")
+    plan = unigemm.plan(x, x, quantize_out=(1, 128), target="cpu")
+    assert plan.problem.epilogue.quantized == "n"
+    assert type(plan).from_json(plan.to_json()) == plan
+    rows = unigemm.plan(x, x, quantize_out="row", target="h100")
+    assert type(rows).from_json(rows.to_json()) == rows
+    assert rows.problem.quantized_rows is DType.FLOAT8_E4M3FN
+    assert "a second pass rounds rows" in rows.explain()
+    assert f"D is {2 * 4096**2} bytes of workspace, and it takes" in rows.explain()

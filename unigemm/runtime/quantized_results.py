@@ -1,0 +1,188 @@
+"""``quantize_out`` of a call: results of eight bits beside their scales.
+
+Scales of 128 neighbours are written by the kernel that multiplies. A row's is not known before the
+row is, which several tiles have: the product goes into the workspace, and a second pass rounds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ..arguments import shown
+from ..arrays.operands import Device, Operand, compact_strides, parse_dtype
+from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..planning.backend import Launcher
+from ..problem.canonical import Layout, gated_shape, result_shape
+from ..problem.dtypes import FLOAT8, DType, fused_output_dtypes
+from ..problem.overlap import overlaps_itself
+from ..problem.quantization import Sharing, check_quantized, scales_shape, sharing_of
+from .rounding import rounding_of
+
+if TYPE_CHECKING:
+    from .options import Options
+
+__all__ = [
+    "SCALES",
+    "SecondPass",
+    "fused_shape",
+    "intermediate",
+    "refuse_more_results",
+    "scales_layout",
+    "second_pass",
+    "with_quantized_results",
+]
+
+#: How the array of scales is called among a call's arrays: the second result.
+SCALES = "result 1"
+_ADVICE = 'pass (1, 128) or "row", or leave it out'
+_ALIGNED = 256  # bytes
+
+
+def with_quantized_results(options: Options, a: DType, results: tuple[Any, ...]) -> Options:
+    """Return the options of a call with what its result is quantised to.
+
+    Parameters
+    ----------
+    options
+        As the caller gave them.
+    a
+        The type of the first operand.
+    results
+        The arrays that the caller brings for results.
+
+    Raises
+    ------
+    UnsupportedProblem
+        `quantize_out` is none that results have, or there are not two arrays.
+    UnsupportedDtype
+        The result is to have another type.
+    """
+    if options.quantize_out is None:
+        return options
+    sharing = sharing_of(options.quantize_out, "quantize_out")
+    if sharing not in ("1x128", "row"):
+        raise UnsupportedProblem(f"quantize_out is {shown(options.quantize_out)}; {_ADVICE}")
+    if options.operation != "matmul":
+        raise UnsupportedProblem("quantize_out is of matmul; quantise what groups give")
+    if results and len(results) != 2:
+        raise UnsupportedProblem(
+            "quantize_out gives a result and its scales, and out is one array; pass a pair"
+        )
+    dtype = options.dtype
+    if dtype is None and not results:
+        dtype = DType.INT8 if a is DType.INT8 else DType.FLOAT8_E4M3FN
+    if dtype is not None:
+        dtype = parse_dtype(dtype)
+        check_quantized(dtype)
+    return replace(options, quantize_out=sharing, dtype=dtype)
+
+
+def scales_layout(
+    given: Operand | Layout | None, shape: tuple[int, ...], sharing: Sharing
+) -> Layout:
+    """Return the layout of a result's scales, new ones or the caller's.
+
+    Raises
+    ------
+    ShapeMismatch
+        The result has no rows, or the caller's have another shape.
+    UnsupportedDtype, UnsupportedProblem, OverlapError
+        The caller's are not float32, or cannot be written.
+    """
+    if len(shape) < 2:
+        raise ShapeMismatch(
+            f"the product has shape {shape}, and quantised results have rows; pass matrices"
+        )
+    own = scales_shape(shape, sharing)
+    if given is None:
+        return Layout(own, compact_strides(own), DType.FLOAT32)
+    if given.shape != own:
+        raise ShapeMismatch(f"out[1] has shape {given.shape}; the scales have shape {own}")
+    if given.dtype is not DType.FLOAT32:
+        raise UnsupportedDtype(f"out[1] is {given.dtype}; scales are float32")
+    if isinstance(given, Operand) and given.readonly:
+        raise UnsupportedProblem("out[1] is read-only; pass an array that may be written")
+    if overlaps_itself(list(zip(given.strides, given.shape, strict=True))):
+        raise OverlapError("out[1] overlaps itself; pass a compact array")
+    return given.layout if isinstance(given, Operand) else given
+
+
+def fused_shape(
+    given: Mapping[str, Any], a: tuple[int, ...], b: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the shape of the result of a product, with these arguments of an epilogue."""
+    from ..activations import GATED
+
+    shape = result_shape(a, b)
+    return gated_shape(shape, b) if given.get("activation") in GATED else shape
+
+
+def refuse_more_results(more: int) -> None:
+    """Refuse an epilogue that returns so many results beside the one that is quantised.
+
+    Raises
+    ------
+    UnsupportedProblem
+        There are any.
+    """
+    if more:
+        raise UnsupportedProblem(
+            f"the epilogue returns {1 + more} arrays, and quantize_out is of one; return one"
+        )
+
+
+def intermediate(a: DType, d: Layout) -> Layout:
+    """Return the layout of what a second pass rounds to a result that lies so.
+
+    bfloat16 has bits enough for float8; int8 has about as many itself.
+    """
+    narrow = d.dtype in FLOAT8 and DType.BFLOAT16 in fused_output_dtypes(a)
+    return Layout(d.shape, compact_strides(d.shape), DType.BFLOAT16 if narrow else DType.FLOAT32)
+
+
+@dataclass(frozen=True)
+class SecondPass:
+    """What rounds rows behind a product: the bytes that these take, and what launches both."""
+
+    bytes: int
+    launch: Launcher
+
+
+def second_pass(
+    launch: Launcher, a: DType, d: Layout, scales: Layout, device: Device, place: int
+) -> SecondPass:
+    """Return what launches a product into the workspace, and rounds it.
+
+    Parameters
+    ----------
+    launch
+        Launches the product.
+    a
+        The type of the first operand.
+    d, scales
+        Layouts of the result and of its scales.
+    device
+        Where they are.
+    place
+        Where the scales' address is among what follows a launch's stream.
+    """
+    source = intermediate(a, d)
+    count = prod(source.shape) * source.dtype.itemsize
+    count += -count % _ALIGNED
+    rounding: Callable[..., None] = rounding_of(source, d, scales, "row", device)
+
+    def launch_both(a: int, b: int, d_at: int, workspace: int, stream: int, *more: Any) -> None:
+        kept = None
+        if not workspace:  # the host computes apart what `out` shares memory with
+            import numpy as np
+
+            kept = np.empty(count, np.uint8)
+            workspace = kept.ctypes.data
+        rest = (*more[:place], *more[place + 1 :])
+        launch(a, b, workspace, workspace + count, stream, *rest)
+        rounding(workspace, d_at, more[place], stream)
+
+    return SecondPass(count, launch_both)
