@@ -207,6 +207,50 @@ def test_autocast_and_gradients_begin_and_end_between_known_calls(name):
             assert torch.equal(CALLS[name](a, b, bias), plain)
 
 
+@pytest.mark.parametrize("name", [name for name in CALLS if not name.startswith("unigemm")])
+def test_a_step_with_gradients_asks_the_dispatcher_for_no_operator(name):
+    given = [x.requires_grad_() for x in arrays()]
+
+    def step(*given):
+        CALLS[name](*given).sum().backward()
+
+    step(*given)
+    assert not [key for key in asked(step, given) if key.startswith("unigemm::")]
+
+
+def complex_numbers(*shape):
+    return torch.complex(numbers(*shape), numbers(*shape) + 1)
+
+
+#: Tensors that PyTorch makes others of before an operator sees them.
+RESOLVED = {
+    "negated": lambda: numbers(M, K)._neg_view(),
+    "conjugated": lambda: complex_numbers(M, K).conj(),
+    "zeros": lambda: torch._efficientzerotensor(M, K),
+}
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["plain", "recorded"])
+@pytest.mark.parametrize("kind", RESOLVED)
+def test_views_that_stand_for_other_numbers_are_resolved(kind, recorded):
+    a = RESOLVED[kind]()
+    b = (complex_numbers if a.is_complex() else numbers)(K, N)
+    expected = a.clone().resolve_conj().resolve_neg() @ b
+    b.requires_grad_(recorded)
+    for _ in range(3):
+        for got in (ut.matmul(a, b), ut.linear(a, b.t()), ut.matmul(a, b, precision="ieee")):
+            assert torch.equal(got, expected)
+            assert got.requires_grad is recorded
+
+
+def test_what_has_no_memory_or_is_recorded_gets_the_operator():
+    a, b, _ = settled(CALLS["matmul"])
+    assert ut.matmul(a.to("meta"), b.to("meta")).is_meta
+    traced = torch.jit.trace(ut.matmul, (a, b))
+    assert "unigemm::mm" in str(traced.graph)
+    assert torch.equal(traced(a + 1, b), (a + 1) @ b)
+
+
 def test_a_layer_is_not_taken_for_a_product_of_the_same_arrays():
     a, b = numbers(N, N), numbers(N, N) + torch.eye(N)
     for _ in range(3):

@@ -42,10 +42,13 @@ class Activation:
     gradient
         (gradient of the value, argument) to the gradient of the argument. It can be differentiated
         again.
+    is_rounded_once
+        Whether the gradient is one operation of PyTorch's, which computes in float32 inside.
     """
 
     value: Callable[[Tensor], Tensor]
     gradient: Callable[[Tensor, Tensor], Tensor]
+    is_rounded_once: bool = False
 
 
 #: Beyond it all activations are 0 or their argument; PyTorch has NaN of -infinity.
@@ -87,12 +90,15 @@ def _of_formulas(name: str) -> Activation:
 
 
 _OWN = {
-    "relu": Activation(torch.relu, lambda g, x: _aten.threshold_backward(g, x, 0)),
+    "relu": Activation(torch.relu, lambda g, x: _aten.threshold_backward(g, x, 0), True),
     "relu2": Activation(lambda x: torch.relu(x).square(), lambda g, x: 2 * g * torch.relu(x)),
-    "gelu": Activation(_vanishing(functional.gelu), _level(lambda g, x: _aten.gelu_backward(g, x))),
+    "gelu": Activation(
+        _vanishing(functional.gelu), _level(lambda g, x: _aten.gelu_backward(g, x)), True
+    ),
     "gelu_tanh": Activation(
         _vanishing(lambda x: functional.gelu(x, approximate="tanh")),
         _level(lambda g, x: _aten.gelu_backward(g, x, approximate="tanh")),
+        True,
     ),
     "silu": Activation(_vanishing(functional.silu), _level(_silu_gradient)),
     "sigmoid": Activation(torch.sigmoid, lambda g, x: _aten.sigmoid_backward(g, torch.sigmoid(x))),

@@ -18,6 +18,7 @@ from ..runtime.options import Options as api_options
 from ..runtime.options import check_options
 from . import products
 from .activations import GATED, activation_named
+from .gradients import call
 from .sharding import notice
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["LayerOptions", "addmm", "bmm", "layer_options", "linear", "matmul"]
 
 _ops = torch.ops.unigemm
-_mm = _ops.mm.default
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _watched = watchers()
@@ -129,7 +129,7 @@ def matmul(
         return _into(out, a, b, c=c, bias=bias, **factors, **options)
     _tensors(a=a, b=b, **{} if c is None else {"c": c}, **{} if bias is None else {"bias": bias})
     if plain and c is bias is activation is None and a.dim() == b.dim() == 2:
-        return _mm(a, b)
+        return call(_ops.mm, a, b)
     if c is None and beta is not None:
         raise UnsupportedProblem("beta= is given and has no meaning here: pass c= as well")
     factors = {"alpha": alpha, "beta": beta}
@@ -195,7 +195,7 @@ def _with_options(
             raise LibraryMismatch(
                 f"{name} is a {type(each).__name__}; pass a number, or a torch.Tensor of float32"
             )
-    return _ops.matmul(a, b, c, bias, *scales, scale=scale, **options)
+    return call(_ops.matmul, a, b, c, bias, *scales, scale=scale, **options)
 
 
 class LayerOptions(TypedDict, total=False):
@@ -298,7 +298,7 @@ def bmm(
     _tensors(input=input, mat2=mat2)
     products.check_bmm(input, mat2)
     if out is None and not options:
-        return _ops.bmm(input, mat2)
+        return call(_ops.bmm, input, mat2)
     if out is not None:
         return _into(out, input, mat2, **options)
     return _with_options(input, mat2, None, None, **options)
@@ -340,7 +340,7 @@ def addmm(
     if out is not None:
         return _into(out, mat1, mat2, c=input, alpha=factors[0], beta=factors[1], **options)
     if not options:
-        return _ops.addmm(input, mat1, mat2, beta=beta, alpha=alpha)
+        return call(_ops.addmm, input, mat1, mat2, beta=beta, alpha=alpha)
     return _with_options(mat1, mat2, input, None, beta=beta, alpha=alpha, **options)
 
 
@@ -390,10 +390,10 @@ def linear(
         columns = products.transposed(weight)
         return matmul(input, columns, bias=bias, activation=activation, out=out, **options)
     if activation is None:
-        return _ops.linear(input, weight, bias)
+        return call(_ops.linear, input, weight, bias)
     if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (input, weight, bias)):
-        return _ops.linear_preact(input, weight, bias, activation)[0]
-    return _ops.linear_activation(input, weight, bias, activation)
+        return call(_ops.linear_preact, input, weight, bias, activation)[0]
+    return call(_ops.linear_activation, input, weight, bias, activation)
 
 
 def _gated(
@@ -413,5 +413,5 @@ def _gated(
         return _into(out, x, products.transposed(weight), bias=bias, **gate)
     args = (x, weight, bias, activation, gate_layout)
     if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        return _ops.linear_gated_preact(*args, **checked)[0]
-    return _ops.linear_gated(*args, **checked)
+        return call(_ops.linear_gated_preact, *args, **checked)[0]
+    return call(_ops.linear_gated, *args, **checked)

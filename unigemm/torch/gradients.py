@@ -9,8 +9,9 @@ They are made of the operators, so that they have derivatives themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -18,20 +19,67 @@ from torch import Tensor
 from torch._C._functorch import TransformType
 from torch._functorch.utils import enable_single_level_autograd_function
 
+from ..arrays.torch_tensors import watchers
 from ..dynamo import untraced
 from ..errors import UnsupportedProblem
 from .grouped_products import summed_by_group
-from .operators import LIBRARY
-from .products import FLOAT8, accumulator_dtype
+from .operators import KERNELS, LIBRARY
+from .products import FLOAT8, accumulator_dtype, may_be_known
 from .sharding import is_spread, notice
 from .tangents import TANGENTS, preact_of, through
 
-__all__: list[str] = []
+__all__ = ["call"]
 
 _ops = torch.ops.unigemm
 _forward_ad = torch.autograd.forward_ad
 _set_fwd_grad_enabled = _forward_ad._set_fwd_grad_enabled
 _transform = torch._C._functorch.peek_interpreter_stack
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_requires_grad = torch._C._any_requires_grad
+_keys_of, _is_tracing = torch._C._dispatch_keys, torch._C._get_tracing_state
+_watched = watchers()
+
+
+def call(op: Any, *args: Any, **options: Any) -> Any:
+    """Call an operator, beside PyTorch's dispatcher where nothing but autograd has to see it.
+
+    The dispatcher takes longer than a product of small matrices, once above autograd and once
+    below. Arguments are of the types that the operator has.
+    """
+    if _is_compiling() or not _is_plain(args):
+        return op(*args, **options)
+    name = op.__name__
+    if _is_grad_enabled() and _requires_grad(*args):
+        return _FUNCTIONS[name].apply(None, None, [], options, *args)
+    return KERNELS[name](*args, **options)
+
+
+def _is_plain(args: Any) -> bool:
+    """Whether tensors are memory on a device, without modes, transforms and kinds of views."""
+    try:
+        if _watched() or _is_tracing() is not None:
+            return False
+    except UnsupportedProblem:
+        return False
+    for x in args:
+        if isinstance(x, Tensor) and not (
+            may_be_known(x) and _keys_of(x).raw_repr() in _plain_keys(x.device.type)
+        ):
+            return False
+    return True
+
+
+@cache
+def _plain_keys(device: str) -> set[int]:
+    """Return the dispatch keys of tensors without anything special on a kind of device."""
+    if device not in ("cpu", "cuda"):
+        return set()
+    found = set()
+    for mode in (False, True):
+        with torch.inference_mode(mode):
+            found.add(_keys_of(torch.empty(0, device=device)).raw_repr())
+    return found
 
 
 def _save(ctx: Any, a: Tensor, b: Tensor, *more: Tensor | None, first: int = 0) -> None:
@@ -50,6 +98,8 @@ def _sum_to(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     """Sum over what was broadcast, in the accumulator's dtype."""
     if gradient.shape == shape:
         return gradient.to(dtype)
+    if gradient.dtype is dtype:  # PyTorch sums so itself, and rounds once
+        return gradient.sum_to_size(shape)
     return gradient.to(accumulator_dtype(gradient.dtype)).sum_to_size(shape).to(dtype)
 
 
@@ -86,7 +136,7 @@ def _save_addmm(
 def _backward_addmm(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     beta, alpha = ctx.factors
     of_c = _scaled(_sum_to(g, *ctx.c), beta) if ctx.needed[0] else None
-    of_operands = _backward(_ops.mm, ctx, g)
+    of_operands = _backward(partial(call, _ops.mm), ctx, g)
     return of_c, *(None if x is None else _scaled(x, alpha) for x in of_operands)
 
 
@@ -126,10 +176,13 @@ def _backward_linear(ctx: Any, of_result: Tensor | None, of_preact: Tensor | Non
         rows = g if g.dim() > 1 else g[None]
         if ctx.options.get("batch_invariant"):
             rows = rows.contiguous()
-        of_x = _ops.matmul(rows, weight.conj(), **ctx.options)
+        plain = rows.dim() == 2 and not ctx.options
+        of_x = call(_ops.mm if plain else _ops.matmul, rows, weight.conj(), **ctx.options)
         of_x = of_x if g.dim() > 1 else of_x[0]
     if x is not None:
-        multiply = partial(_ops.matmul, **options) if options else _ops.mm
+        multiply: Callable[..., Tensor] = partial(
+            call, _ops.matmul if options else _ops.mm, **options
+        )
         if g.dim() > 2 and (is_spread(g) or is_spread(x)):
             multiply = multiply if options else _ops.bmm if g.dim() == 3 else _ops.matmul
             of_weight = multiply(g.mT, x.conj()).sum(tuple(range(g.dim() - 2)))
@@ -173,7 +226,7 @@ def _backward_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     activation = options.pop("activation", None)
     alpha, beta = options.pop("alpha", 1.0), options.pop("beta", 1.0)
     if activation is not None:
-        g = through(activation, g, _ops.matmul(*more, alpha=alpha, beta=beta, **options))
+        g = through(activation, g, call(_ops.matmul, *more, alpha=alpha, beta=beta, **options))
     of_c, of_bias = (
         _scaled(_sum_to(g, *each), factor) if each is not None and wanted else None
         for each, wanted, factor in zip(ctx.added, ctx.needed[2:4], (beta, 1.0), strict=True)
@@ -187,14 +240,14 @@ def _backward_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         rows = g.to(b.dtype)
         if invariant:
             rows = rows.contiguous()
-        of_a = _ops.matmul(rows, b.mH, alpha=alpha, batch_invariant=invariant, **options)
+        of_a = call(_ops.matmul, rows, b.mH, alpha=alpha, batch_invariant=invariant, **options)
         of_a = of_a.sum_to_size(ctx.operands[0])
     if a is not None:
         g = g.to(a.dtype)
         # One matrix for all of a stack.
         if len(ctx.operands[1]) == 2 and not (is_spread(a) or is_spread(g)):
             a, g = _rows(a), _rows(g)
-        of_b = _ops.matmul(a.mH, g, alpha=alpha, **options).sum_to_size(ctx.operands[1])
+        of_b = call(_ops.matmul, a.mH, g, alpha=alpha, **options).sum_to_size(ctx.operands[1])
     return of_a, of_b, of_c, of_bias
 
 
@@ -222,9 +275,12 @@ def _backward_grouped(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         of_bias = summed_by_group(g, offs, *ctx.bias)
     g = g.to(ctx.dtype)
     # Which form a gradient has, its operands' dimensions say.
-    of_a = None if b is None else _ops.grouped_mm(g, b.mT, offs, **ctx.options)
-    of_b = None if a is None else _ops.grouped_mm(a.mT, g, offs, **ctx.options)
+    of_a = None if b is None else call(_ops.grouped_mm, g, b.mT, offs, **ctx.options)
+    of_b = None if a is None else call(_ops.grouped_mm, a.mT, g, offs, **ctx.options)
     return of_a, of_b, None, of_bias
+
+
+_FUNCTIONS: dict[str, Any] = {}
 
 
 def _kernel(
@@ -244,12 +300,11 @@ def _kernel(
         def forward(
             ctx: Any, keys: Any, modes: Any, dual: Any, options: dict[str, Any], *args: Any
         ) -> Any:
-            with torch._C._AutoDispatchBelowAutograd():
-                if modes is None:
+            if keys is None:
+                result = KERNELS[name](*args, **options)
+            else:
+                with torch._C._AutoDispatchBelowAutograd(), _modes_of_level(modes):
                     result = op.redispatch(keys & below, *args, **options)
-                else:
-                    with torch.set_grad_enabled(modes[0]), _set_fwd_grad_enabled(modes[1]):
-                        result = op.redispatch(keys & below, *args, **options)
             # Trailing arguments that have their default are left out, of both.
             ctx.needed = (*ctx.needs_input_grad[4:], *(False,) * len(op._schema.arguments))
             ctx.set_materialize_grads(False)  # zeros would be plain tensors beside a DTensor
@@ -275,6 +330,7 @@ def _kernel(
                 return tangents(primals, given[4:], **options)
 
     Function.__name__ = Function.__qualname__ = f"unigemm_{name}"
+    _FUNCTIONS[name] = Function
 
     @untraced
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
@@ -302,6 +358,16 @@ def _kernel(
     return kernel
 
 
+@contextmanager
+def _modes_of_level(modes: tuple[bool, bool] | None) -> Iterator[None]:
+    """Record derivatives as a level of `torch.func` around an operator does, if there is one."""
+    if modes is None:
+        yield
+    else:
+        with torch.set_grad_enabled(modes[0]), _set_fwd_grad_enabled(modes[1]):
+            yield
+
+
 def _primal(x: Any, tangent: Any) -> Any:
     # A compiled function tells PyTorch's core of its levels, and not `forward_ad`: name the level.
     return x if tangent is None else _forward_ad.unpack_dual(x, level=0).primal
@@ -309,8 +375,8 @@ def _primal(x: Any, tangent: Any) -> Any:
 
 def _register() -> None:
     for name, save, backward in (
-        ("mm", _save_mm, partial(_backward, _ops.mm)),
-        ("bmm", _save_mm, partial(_backward, _ops.bmm)),
+        ("mm", _save_mm, partial(_backward, partial(call, _ops.mm))),
+        ("bmm", _save_mm, partial(_backward, partial(call, _ops.bmm))),
         ("addmm", _save_addmm, _backward_addmm),
         ("linear", _save_linear, _backward_linear),
         ("linear_activation", _save_linear, _backward_linear),

@@ -12,6 +12,7 @@ from ..errors import UnsupportedDtype
 from ..runtime.call import if_known
 from ..runtime.request import Request
 from .functions import LayerOptions, _tensors, layer_options
+from .gradients import call
 from .products import may_be_known
 
 if TYPE_CHECKING:
@@ -81,4 +82,5 @@ def grouped_mm(
         )
     if options:
         options = layer_options(options)  # type: ignore[assignment]
-    return torch.ops.unigemm.grouped_mm(mat_a, mat_b, offs, bias, out_dtype=out_dtype, **options)
+    operator = torch.ops.unigemm.grouped_mm
+    return call(operator, mat_a, mat_b, offs, bias, out_dtype=out_dtype, **options)

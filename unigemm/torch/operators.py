@@ -23,7 +23,7 @@ from . import products
 from .grouped_products import check_grouped, grouped_product
 from .products import FLOAT8, check_bmm, check_epilogue, check_gated, check_ranks
 
-__all__ = ["LIBRARY", "OPERATORS"]
+__all__ = ["KERNELS", "LIBRARY", "OPERATORS"]
 
 LIBRARY = torch.library.Library("unigemm", "DEF")
 #: The options that hold for all products of a layer.
@@ -83,7 +83,8 @@ def _matmul(
     return products.product(a, b, c, bias, **options)
 
 
-_KERNELS: dict[str, Callable[..., Any]] = {
+#: What computes each, of tensors on a device.
+KERNELS: dict[str, Callable[..., Any]] = {
     "mm": products.mm,
     "bmm": products.bmm,
     "addmm": products.addmm,
@@ -272,7 +273,7 @@ def _register() -> None:
     for name, schema in OPERATORS.items():
         LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         for key in ("CPU", "CUDA"):
-            LIBRARY.impl(name, untraced(_KERNELS[name]), key)
+            LIBRARY.impl(name, untraced(KERNELS[name]), key)
         torch.library.register_fake(f"unigemm::{name}", _FAKES[name], lib=LIBRARY)
         LIBRARY.impl(name, _autocast(name, "cpu"), "AutocastCPU")
         LIBRARY.impl(name, _autocast(name, "cuda"), "AutocastCUDA")

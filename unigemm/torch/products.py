@@ -183,7 +183,8 @@ def product(
     of_one_kind = kind in _REAL and all(x is None or x.dtype is kind for x in (c, bias))
     if preact or not (of_one_kind and (activation is None or is_one_of(activation, ACTIVATIONS))):
         # Of what `unigemm.matmul` says in its own words, no more is asked.
-        shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], b.shape[-1])
+        batch = a.shape[:-2] if b.dim() == 2 else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        shape = (*batch, *a.shape[-2:-1], b.shape[-1])
         scaled = "scale_a" in options or "scale_b" in options
         check_epilogue(a, shape, dtype, c, bias, activation, scaled=scaled)
         if kind.is_complex:

@@ -24,12 +24,16 @@ _Tangents = Sequence[Tensor | None]
 
 def through(activation: str | tuple[str, str], gradient: Tensor, preact: Tensor) -> Tensor:
     """Return the gradient of what went into an activation, or a gated one and its layout."""
+    if not isinstance(activation, tuple):
+        named = activation_named(activation)
+        if named.is_rounded_once and gradient.dtype is preact.dtype:
+            return named.gradient(gradient, preact)
     wide = accumulator_dtype(gradient.dtype)
     g, x = gradient.to(wide), preact.to(wide)
     if isinstance(activation, tuple):
         name, layout = activation
         return gated_named(name, layout).gradient(g, x, layout).to(gradient.dtype)
-    return activation_named(activation).gradient(g, x).to(gradient.dtype)
+    return named.gradient(g, x).to(gradient.dtype)
 
 
 def _gated(activation: str, layout: str, tangent: Tensor, preact: Tensor) -> Tensor:
