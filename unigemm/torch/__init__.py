@@ -20,6 +20,7 @@ from .functions import addmm, bmm, linear, matmul
 from .grouped import grouped_mm
 from .modules import Linear, replace_linear
 from .overrides import use
+from .ranks import check_ranks
 from .scaled import scaled_mm
 
 if "torch.distributed.tensor" in sys.modules:  # else with the first DTensor
@@ -29,6 +30,7 @@ __all__ = [
     "Linear",
     "addmm",
     "bmm",
+    "check_ranks",
     "grouped_mm",
     "linear",
     "matmul",
