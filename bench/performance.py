@@ -4,7 +4,7 @@ It reads the launches in ``data/*.jsonl.xz``, plans each of their problems as it
 and looks the pick up among the launches: what nobody has measured is left out and counted. Files
 whose name has "heldout" in it hold what nothing was fitted to, and stand apart; where it has
 "families" too, they hold one launch for each problem, the pick of then, and come first.
-``data/host*.json`` of `bench.run`, ``data/ladder*.json`` of `bench.ladder`, and
+``data/host*.json`` of `bench.host_times`, ``data/ladder*.json`` of `bench.ladder`, and
 ``data/quoted.json``, which holds what the notes tell without their launches, make the rest.
 ``data/origins.json`` says at which commits the files were measured. Needs no GPU, but matplotlib,
 and about a minute.

@@ -17,7 +17,8 @@ import unigemm
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 BACKENDS = ("cute_simt", "cute_wgmma", "cutile")
 
 
@@ -30,6 +31,27 @@ def kernels(backends):
         yield made.entry.digest
 
 
+def alone(script, *arguments, tmp_path, bundle=None, **environment):
+    """Run a script in a process that has no kernels but those of a bundle, if there is one."""
+    if bundle is not None:
+        environment |= {
+            "PATH": str(tmp_path / "none"),
+            "UNIGEMM_CACHE_DIR": str(tmp_path / "own"),
+            "UNIGEMM_CACHE_BUNDLES": str(bundle),
+        }
+    return subprocess.run(
+        [sys.executable, script, *map(str, arguments)],
+        env={
+            **{k: v for k, v in os.environ.items() if k != "CUDA_HOME"},
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def test_every_backend_multiplies_where_nothing_compiles(tmp_path):
     pytest.importorskip("torch")
     needs_hopper()
@@ -39,20 +61,22 @@ def test_every_backend_multiplies_where_nothing_compiles(tmp_path):
 
     bundle = tmp_path / "bundle"
     default_cache().export_bundle(bundle, digests=list(kernels(BACKENDS)))
-    done = subprocess.run(
-        [sys.executable, run_only_on_gpu.__file__, *BACKENDS],
-        env={
-            **{k: v for k, v in os.environ.items() if k != "CUDA_HOME"},
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            "PATH": str(tmp_path / "none"),
-            "UNIGEMM_CACHE_DIR": str(tmp_path / "own"),
-            "UNIGEMM_CACHE_BUNDLES": str(bundle),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = alone(run_only_on_gpu.__file__, *BACKENDS, tmp_path=tmp_path, bundle=bundle)
     assert done.stdout.split() == ["ok"], done.stderr
+
+
+def test_a_llama_reads_and_decodes_from_a_bundle_and_compiles_nothing(tmp_path):
+    pytest.importorskip("torch")
+    needs_hopper()
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler, which links kernels where they are compiled")
+    script, products, bundle = HERE / "llama_from_bundle.py", tmp_path / "products", tmp_path / "b"
+    done = alone(script, "record", products, tmp_path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    command = ["-m", "unigemm", "cache", "export", "--from", str(products), str(bundle)]
+    subprocess.run([sys.executable, *command], check=True, cwd=ROOT)
+    done = alone(script, "run", tmp_path=tmp_path, bundle=bundle, UNIGEMM_COMPILE="never")
+    assert done.stdout.split() == ["0"], done.stderr
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
