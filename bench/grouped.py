@@ -2,7 +2,8 @@
 
 Sizes of groups are drawn by a seed; everything else is random numbers in bfloat16. Of each case it
 prints the time of each way, how many times slower than unigemm it is, and rates. A copy of what the
-product reads and writes at least stands for the bandwidth there is.
+product reads and writes at least stands for the bandwidth there is. What ``--out`` names belongs
+into ``bench/data`` as ``grouped*.json``, where `bench.performance` finds it.
 """
 
 from __future__ import annotations
@@ -171,8 +172,8 @@ def table(records: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def beside_jax(case: Case, seed: int, calls: int = 20) -> list[tuple[str, float]]:
-    """Return the time a call, in microseconds, of XLA's `ragged_dot` and of ours, jitted."""
+def beside_jax(case: Case, seed: int, calls: int = 20) -> list[dict[str, Any]]:
+    """Return a record of XLA's `ragged_dot` and of ours, jitted; by the clock, a call."""
     import jax
     import jax.numpy as jnp
 
@@ -193,7 +194,8 @@ def beside_jax(case: Case, seed: int, calls: int = 20) -> list[tuple[str, float]
                 result = multiply(a, b, sizes)
             result.block_until_ready()
             times.append((time.perf_counter() - begin) / calls * 1e6)
-        found.append((name, statistics.median(times)))
+        us = statistics.median(times)
+        found.append({"case": case.name, "seed": seed, "way": name, "us": us, "plan": ""})
     return found
 
 
@@ -202,25 +204,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--case", action="append", metavar="NAME", help="by name; all if left out")
     parser.add_argument("--backend", default="auto", help="names, with commas")
-    parser.add_argument("--seed", type=int, default=0, help="of the sizes of groups")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        nargs="+",
+        default=[0],
+        help="of the sizes of groups; several measure each case with each",
+    )
     parser.add_argument("--ms", type=float, default=60.0, help="device time of each way")
     parser.add_argument("--jax", action="store_true", help="also beside jax.lax.ragged_dot")
     parser.add_argument("--out", type=Path, default=Path("grouped.json"))
     args = parser.parse_args()
     require_device()
     require_torch()
+    import torch
+
     records: list[dict[str, Any]] = []
+    found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "records": records}
     for case in CASES:
         if args.case and case.name not in args.case:
             continue
-        print(f"\n{case.name}: {case.groups} groups, {case.tokens} rows, {case.n} x {case.k}")
-        found = measured(case, args.backend.split(","), args.seed, args.ms)
-        print(table(found), flush=True)
-        records += found
-        args.out.write_text(json.dumps(records, indent=1))
+        for seed in args.seed[: 1 if case.even else None]:
+            of_seed = "" if case.even else f", seed {seed}"
+            sizes = f"{case.groups} groups, {case.tokens} rows, {case.n} x {case.k}{of_seed}"
+            print(f"\n{case.name}: {sizes}")
+            of_case = measured(case, args.backend.split(","), seed, args.ms)
+            print(table(of_case), flush=True)
+            records += of_case
+            args.out.write_text(json.dumps(found, indent=1))
     if args.jax:
-        for name, us in beside_jax(CASES[0], args.seed):
-            print(f"{CASES[0].name} {name:12} {us:9.1f} us a call, by the clock")
+        for record in beside_jax(CASES[0], args.seed[0]):
+            print(
+                f"{record['case']} {record['way']:12} {record['us']:9.1f} us a call, by the clock"
+            )
+            records.append(record)
+        args.out.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ It reads the launches in ``data/*.jsonl.xz``, plans each of their problems as it
 and looks the pick up among the launches: what nobody has measured is left out and counted. Files
 whose name has "heldout" in it hold what nothing was fitted to, and stand apart; where it has
 "families" too, they hold one launch for each problem, the pick of then, and come first.
-``data/host*.json`` of `bench.host_times`, ``data/ladder*.json`` of `bench.ladder`, and
-``data/quoted.json``, which holds what the notes tell without their launches, make the rest.
+``data/host*.json`` of `bench.host_times`, ``data/ladder*.json`` of `bench.ladder`,
+``data/grouped*.json`` of `bench.grouped`, and ``data/quoted.json``, which holds what the notes tell
+without their launches, make the rest.
 ``data/origins.json`` says at which commits the files were measured. Needs no GPU, but matplotlib,
 and about a minute.
 """
@@ -210,6 +211,7 @@ def main() -> None:
         commit(),
         ladders=ladders(args.data),
         hosts={path.name: _read(path) for path in sorted(args.data.glob("host*.json"))},
+        grouped={path.name: _read(path) for path in sorted(args.data.glob("grouped*.json"))},
         fresh=[fresh(path) for path in files(True, args.data) if "families" in path.name],
     )
     args.out.write_text(page(replace(facts, pictures=drawn(facts, args.out))))

@@ -41,8 +41,8 @@ class Facts:
         For a file: at which commits it was measured, and the note that tells of it.
     commit
         That changed the planner last.
-    ladders, hosts
-        What `bench.ladder` and `bench.run` have written, by the file's name.
+    ladders, hosts, grouped
+        What `bench.ladder`, `bench.run` and `bench.grouped` have written, by the file's name.
     pictures
         The pictures that were drawn, by what they show.
     fresh
@@ -57,6 +57,7 @@ class Facts:
     commit: str
     ladders: Mapping[str, Any] = field(default_factory=dict)
     hosts: Mapping[str, Any] = field(default_factory=dict)
+    grouped: Mapping[str, Any] = field(default_factory=dict)
     pictures: Mapping[tuple[str, ...], str] = field(default_factory=dict)
     fresh: Sequence[Fresh] = ()
 
@@ -80,6 +81,7 @@ def page(facts: Facts) -> str:
         _held_out(facts),
         _fitted(facts),
         _worst(facts),
+        *_grouped(facts),
         _roofline(facts),
         _host(facts),
         _ladder(facts),
@@ -122,6 +124,14 @@ _WORST_OF_ALL = """## Where it loses most
 
 Beside the pick's ratio stands that of the fastest launch measured for the problem: where that is
 above 1 the planner loses, elsewhere the kernels do."""
+
+_GROUPED = """## Grouped products
+
+Layers of experts in bfloat16: sizes of groups are drawn by a seed, or are equal. Beside unigemm's
+pick stand the times of others over its own, so that it is faster where they are above 1: PyTorch's
+`_grouped_mm`, one dense product of as much work by cuBLAS, and a copy of as many bytes as all
+operands and the result have. Where each expert has few rows its weights decide, and the copy is
+what to compare with. Several seeds stand as their geometric mean."""
 
 _ROOFLINES = """## Rooflines
 
@@ -283,6 +293,51 @@ def _worst(facts: Facts) -> str:
             )
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+_FORMS = {"m": "rows", "k": "K", "rows": "stacks"}
+
+
+def _grouped(facts: Facts) -> list[str]:
+    if not facts.grouped:
+        return []
+    parts = [_GROUPED]
+    for name, found in facts.grouped.items():
+        commits = facts.origins.get(name, {}).get("commits", "not noted")
+        parts.append(f"### {short(found['device'])}, PyTorch {found['torch']}, {commits}")
+        lines = [
+            "| groups | divided | rows in all | N x K | unigemm, us | PyTorch | dense | copy |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        cases: dict[str, list[dict[str, Any]]] = {}
+        for record in found["records"]:
+            if "form" in record:
+                cases.setdefault(record["case"], []).append(record)
+        lines += [f"| {_of_case(case, records)} |" for case, records in cases.items()]
+        parts.append("\n".join(lines))
+        clocked = [record for record in found["records"] if "form" not in record]
+        parts += [
+            f"By the clock a jitted call of {case} takes "
+            + " and ".join(
+                f"{x['us']:.0f} us by `{x['way']}`" for x in clocked if x["case"] == case
+            )
+            + "."
+            for case in dict.fromkeys(x["case"] for x in clocked)
+        ]
+        parts.append(f"From `bench/data/{name}`, by `python -m bench.grouped`.")
+    return ["\n\n".join(parts)]
+
+
+def _of_case(case: str, records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the cells of a case: of each way the mean of what it takes over ours."""
+    first = records[0]
+    ours = {x["seed"]: x["us"] for x in records if x["plan"]}
+    cells = [case, _FORMS[first["form"]], str(first["tokens"]), f"{first['n']}x{first['k']}"]
+    cells.append(f"{geometric_mean(list(ours.values())):.0f}")
+    for way in ("torch", "dense", "copy"):
+        times = [x["us"] / ours[x["seed"]] for x in records if x["way"] == way]
+        cells.append(f"{geometric_mean(times):.2f}" if times else "")
+    return " | ".join(cells)
 
 
 def _roofline(facts: Facts) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -34,6 +35,29 @@ def test_pytorch_computes_what_is_measured_beside_it(case):
     m, n, k = (*ways["dense"]().shape, x["dense"][0].shape[1])
     assert 2 * m * n * k == case.flops
     assert 2 * ways["copy"]().nbytes == case.bytes
+
+
+def test_what_is_written_is_what_the_page_reads(monkeypatch, tmp_path, capsys):
+    from bench.performance_page import Facts, page
+
+    case = replace(CASES[0], name="4 experts")
+    monkeypatch.setattr(bench, "CASES", (case, replace(case, name="equal", even=True)))
+    monkeypatch.setattr(bench, "require_device", lambda: None)
+    monkeypatch.setattr(bench, "best_device", lambda: SimpleNamespace(l2_bytes=1))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100")
+    monkeypatch.setattr(bench, "arrays_of", lambda *args, made=bench.arrays_of: made(*args, "cpu"))
+    monkeypatch.setattr(
+        bench, "measure", lambda ways, *args, **options: {x: SimpleNamespace(us=3.0) for x in ways}
+    )
+    path = tmp_path / "grouped.json"
+    monkeypatch.setattr("sys.argv", ["bench", "--seed", "1", "2", "--out", str(path),
+                                     "--backend", "numpy"])  # fmt: skip
+    bench.main()
+    found = json.loads(path.read_text())
+    seeds = [(x["case"], x["seed"]) for x in found["records"] if x["way"] == "numpy"]
+    assert seeds == [("4 experts", 1), ("4 experts", 2), ("equal", 1)]
+    text = page(Facts([], [], {}, {}, {}, "abc1234", grouped={"grouped1.json": found}))
+    assert "| 4 experts | rows | 32 | 16x8 | 3 | " in text
 
 
 def test_each_way_has_a_line(monkeypatch):

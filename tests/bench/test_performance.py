@@ -125,6 +125,26 @@ def test_fresh_picks_count_as_they_were_measured_and_families_weigh_the_same(tmp
         fresh(path)
 
 
+def test_grouped_products_stand_beside_what_others_took_for_them(tmp_path):
+    def record(way, us, seed, plan=""):
+        return {"case": "4 experts", "form": "m", "groups": 4, "tokens": 512, "n": 64, "k": 32,
+                "seed": seed, "way": way, "us": us, "plan": plan}  # fmt: skip
+
+    records = [
+        record("torch", 20.0, 1), record("dense", 5.0, 1), record("auto", 10.0, 1, "a launch"),
+        record("torch", 80.0, 2), record("copy", 20.0, 2), record("auto", 10.0, 2, "a launch"),
+        {"case": "4 experts", "seed": 1, "way": "jax.lax", "us": 123.4, "plan": ""},
+        {"case": "4 experts", "seed": 1, "way": "unigemm.jax", "us": 12.6, "plan": ""},
+    ]  # fmt: skip
+    found = {"device": CARD, "torch": "2.11", "records": records}
+    facts = Facts([], [], {}, {}, {"grouped1.json": {"commits": "abc, 2026"}}, "abc1234")
+    assert "Grouped products" not in page(facts)
+    text = page(replace(facts, grouped={"grouped1.json": found}))
+    assert "### H200, PyTorch 2.11, abc, 2026" in text
+    assert "| 4 experts | rows | 512 | 64x32 | 10 | 4.00 | 0.50 | 2.00 |" in text
+    assert "4 experts takes 123 us by `jax.lax` and 13 us by `unigemm.jax`." in text
+
+
 def test_what_is_told_of_a_file_of_launches_leads_somewhere():
     origins = json.loads((DATA / "origins.json").read_text())
     notes = DATA.parents[1] / "docs" / "lab-notes"
