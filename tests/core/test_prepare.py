@@ -92,6 +92,29 @@ def test_it_computes_what_matmul_does(name, make, back):
     assert function.workspace_bytes == 0
 
 
+@pytest.mark.parametrize("back", [lambda f: f, lambda f: pickle.loads(pickle.dumps(f))],
+                         ids=["here", "pickled"])  # fmt: skip
+@pytest.mark.parametrize("make", [numpy_array, torch_tensor, jax_array])
+@pytest.mark.parametrize("name", ["offsets", "rows"])
+def test_groups_are_divided_anew_by_each_call(name, make, back):
+    stack, ends = np.stack([B, -B, 2 * B]), np.array([2, 2, 5], "i4")
+    a = np.stack([A] * 3) if name == "rows" else A
+    given = {"bias": make(ROW), "activation": "relu", "rest": "zeros"}
+    function = back(unigemm.prepare(make(a), make(stack), **{name: make(ends)}, **given))
+    for new in (ends, np.array([0, 4, 6], "i4")):
+        got = function(make(a), make(stack), **{name: make(new)}, bias=make(ROW))
+        asked = {name: new} if name == "rows" else {}
+        offsets = () if name == "rows" else (new,)
+        expected = unigemm.grouped_matmul(a, stack, *offsets, **asked, bias=ROW, activation="relu")
+        np.testing.assert_array_equal(plain(got), expected)
+    with pytest.raises(UnsupportedProblem, match=f"prepared with an array as {name}"):
+        function(make(a), make(stack), bias=make(ROW))
+    with pytest.raises(UnsupportedProblem, match="numbers from 0 to 6"):
+        function(make(a), make(stack), **{name: make(ends + 9)}, bias=make(ROW))
+    with pytest.raises(UnsupportedProblem, match="pass offsets or rows"):
+        unigemm.prepare(make(A), make(B), rest="untouched")
+
+
 @pytest.mark.parametrize("make", [numpy_array, torch_tensor])
 def test_a_result_goes_into_out_and_in_place(make):
     a, b, out = make(A), make(B), make(C)

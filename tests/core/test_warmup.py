@@ -82,6 +82,39 @@ def test_what_was_recorded_is_compiled_again_and_nothing_else(gpu, tmp_path, mon
         unigemm.matmul(a, b, alpha=2.0)
 
 
+def test_a_bundle_of_a_recorded_layer_of_experts_compiles_nothing(gpu, tmp_path, monkeypatch):
+    from fake_gpu import host
+
+    driver, fake = gpu
+    up, down = driver.ones((3, 4, 8)), driver.ones((3, 8, 4))
+
+    def layer(sizes):
+        offsets = driver.ones((3,), "int32")
+        host(offsets)[...] = np.cumsum(sizes)
+        rows = driver.ones((10, 4))
+        inner = unigemm.grouped_matmul(rows, up, offsets, activation="relu")
+        outer = unigemm.grouped_matmul(inner, down, offsets)
+        unigemm.grouped_matmul(outer, down.swapaxes(1, 2), offsets)  # backward
+        unigemm.grouped_matmul(inner.T, outer, offsets)
+        return host(outer)
+
+    file, bundle = tmp_path / "products.jsonl", tmp_path / "bundle"
+    with unigemm.record(file) as plans:
+        layer((3, 0, 5))
+    assert [plan.problem.groups.along for plan in plans] == ["m", "m", "m", "k"]
+    monkeypatch.setattr("unigemm.cli.cache.default_cache", cache.default_cache)
+    done = CliRunner().invoke(app, ["cache", "export", str(bundle), "--from", str(file)])
+    assert done.exit_code == 0
+    bind.forget()
+    bundled = cache.Cache(tmp_path / "others", [bundle])
+    monkeypatch.setattr(cache, "default_cache", lambda: bundled)
+    monkeypatch.setenv("UNIGEMM_COMPILE", "never")
+    compiled = len(fake.compiled)
+    for sizes in ((3, 0, 5), (1, 1, 8)):
+        assert (layer(sizes)[: sum(sizes)] == 32).all()
+    assert len(fake.compiled) == compiled
+
+
 def test_an_error_of_one_kernel_is_raised_when_the_others_are_made(gpu, tmp_path):
     driver, fake = gpu
     a, b, row = driver.ones((3, 4)), driver.ones((4, 5)), driver.ones((5,))

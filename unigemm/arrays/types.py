@@ -29,6 +29,7 @@ __all__ = [
     "MatmulOptions",
     "NumPyArray",
     "NumPyLike",
+    "PreparedOptions",
     "ProductOptions",
     "QuantizeOut",
     "Rest",
@@ -158,3 +159,11 @@ class MatmulOptions(EinsumOptions, total=False):
 
     axes: Axes | None
     quantize_out: QuantizeOut | None
+
+
+class PreparedOptions(MatmulOptions, total=False):
+    """The keyword arguments of `unigemm.prepare`: of `matmul`, or of `grouped_matmul`."""
+
+    offsets: Array | Sequence[int] | None
+    rows: Array | Sequence[int] | None
+    rest: Rest

@@ -39,6 +39,8 @@ def form_asked(
         There is no such product.
     """
     if request.operation == "matmul":
+        if request.rest != "zeros":
+            raise UnsupportedProblem("rest= is of grouped products; pass offsets or rows, too")
         return None
     if not is_one_of(request.rest, ("zeros", "untouched")):
         raise UnsupportedProblem(

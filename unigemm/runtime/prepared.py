@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..arguments import shown
 from ..arrays.libraries import host_view
@@ -17,12 +17,13 @@ from .bind import bind
 from .bound import Bound, called
 from .call import call, opened, run, whole
 from .empty import with_one
+from .grouped import ENDS
 from .request import NAMED, NONE, Request, known
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..arrays.types import MatmulOptions, Stream
+    from ..arrays.types import PreparedOptions, Stream
 
 __all__ = ["Prepared", "prepare"]
 
@@ -31,7 +32,7 @@ _OPERANDS = ("a", "b", "out")
 _BESIDE = (*(name for name in NAMED if name not in _OPERANDS), "epilogue_args")
 
 
-def prepare(a: Any, b: Any, /, out: Any = None, **options: Unpack[MatmulOptions]) -> Prepared:
+def prepare(a: Any, b: Any, /, out: Any = None, **options: Unpack[PreparedOptions]) -> Prepared:
     """Check, plan and load a product once, and return a function that computes it.
 
     Nothing is launched, and nothing of `out` is written. A call of the function costs less than one
@@ -40,8 +41,9 @@ def prepare(a: Any, b: Any, /, out: Any = None, **options: Unpack[MatmulOptions]
     Parameters
     ----------
     a, b, out, **options
-        As in `matmul`. The function is for arrays as these: of the same type, dtype, shape, strides
-        and device, and with addresses of the same remainder by 16. It keeps none of them.
+        As in `matmul`; with `offsets` or `rows` as in `grouped_matmul`, by which each call divides
+        anew. The function is for arrays as these: of the same type, dtype, shape, strides and
+        device, and with addresses of the same remainder by 16. It keeps none of them.
 
     Returns
     -------
@@ -63,7 +65,9 @@ def prepare(a: Any, b: Any, /, out: Any = None, **options: Unpack[MatmulOptions]
     array([[3., 3., 3.],
            [3., 3., 3.]], dtype=float32)
     """
-    return Prepared(Request(a, b, out, **options))
+    grouped = any(options.get(name) is not None for name in ENDS)
+    operation: Literal["matmul", "grouped"] = "grouped" if grouped else "matmul"
+    return Prepared(Request(a, b, out, operation=operation, **options))
 
 
 class Prepared:
