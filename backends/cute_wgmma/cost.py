@@ -23,6 +23,10 @@ __all__ = ["SCHEDULES", "usage"]
 SCHEDULES = ("cooperative", "pingpong")
 _LINES = SWIZZLE_BYTES  # rows of tiles, of 8 bits, that lie in whole lines of shared memory
 _ALONE = 128  # columns that one warpgroup's wgmma takes as long for as for fewer
+# Groups have many waves: the SMs count that clusters leave without work, and where groups are uneven
+# CTAs which read the same drift apart. This part of what they read again comes from device memory
+# (measured on an H100, docs/lab-notes/2026-11-27-clusters-and-groups.md).
+_MISSED = 0.1
 
 
 def usage(
@@ -58,19 +62,25 @@ def usage(
     direct = (problem.d.alignment < 16) | (problem.d.major == "m" and d_size > 2)
     whole = workspace_bytes(problem, extents, 2) // 2
     sums = 4.0 * rows * x.tile_n
-    gbs = target.dram_gbs * 1e3
+    gbs, moved = target.dram_gbs * 1e3, bytes_moved(problem, extents)
+    l2_us = 1.0 * ctas * k_tiles * read * per_k / (64.0 * sms * clock)
+    working, missed = np.full(x.size, sms), np.zeros(x.size)
+    if problem.groups is not None:
+        working = at_once[cluster]
+        if not problem.groups.stacked:
+            missed = _MISSED * np.maximum(l2_us * 64.0 * sms * clock - moved, 0.0)
     return Usage(
         ctas=ctas,
         slots=at_once[cluster],
-        sms=np.full(x.size, sms),
+        sms=working,
         k_tiles=k_tiles,
         mma_us=rows * alone * x.tile_k / rate,
         issue_us=np.where(is_promoted(problem), rows * x.tile_n / (128.0 * clock), 0.0),
         smem_us=(rows + rows / MMA_M * x.tile_n) * per_k / (128.0 * clock),
         steps=1.0 / x.slice_k,
         zero_rows=x.tile_m - used_m + x.tile_n - used_n,
-        l2_us=1.0 * ctas * k_tiles * read * per_k / (64.0 * sms * clock),
-        dram_us=np.full(x.size, bytes_moved(problem, extents) / gbs),
+        l2_us=l2_us,
+        dram_us=(moved + missed) / gbs,
         store_us=used_m * used_n * out * (1 + direct) / (32.0 * clock),
         overlapped=0.5 * (groups > 1),
         added_us=np.where(x.split_k > 1, 2.0 * x.split_k * whole / gbs, 0.0),

@@ -200,6 +200,39 @@ def test_no_legal_tile_of_whole_rows_is_left_out_of_the_rule(dtype):
     assert all(x.tile[0] == 256 or x.schedule == "cooperative" for x in missing), missing
 
 
+#: Groups, T, N, K; clusters of four CTAs took a tenth longer than the fastest (an H100).
+_LOST_BY_CLUSTERS_OF_FOUR = ((16, 8192, 4096, 4096), (8, 4096, 14336, 4096))
+
+
+def _grouped_plan(count, rows, n, k, **options):
+    a, b = ArraySpec((rows, k), "bfloat16"), ArraySpec((count, k, n), "bfloat16", "F")
+    ends = ArraySpec((count,), "int32")
+    return unigemm.plan(a, b, offsets=ends, target="h100", backend="cute_wgmma", **options)
+
+
+@pytest.mark.parametrize("sizes", _LOST_BY_CLUSTERS_OF_FOUR, ids=str)
+def test_groups_count_the_multiprocessors_that_clusters_leave_idle(sizes):
+    plan = _grouped_plan(*sizes)
+    assert plan.config.cluster[0] * plan.config.cluster[1] < 4
+
+    def mma(cluster):
+        config = replace(plan.config, cluster=cluster)
+        return WGMMA.estimate(plan.problem, plan.extents, plan.target, config).prediction.parts
+
+    one, four = mma((1, 1)).tensor, mma((1, 4)).tensor
+    assert 1.07 < four / one < 1.15  # 120 of 132
+
+
+def test_what_uneven_groups_read_again_comes_in_part_from_device_memory():
+    plan = _grouped_plan(64, 8192, 2048, 4096)
+
+    def dram(cluster):
+        config = replace(plan.config, cluster=cluster)
+        return WGMMA.estimate(plan.problem, plan.extents, plan.target, config).prediction.parts.dram
+
+    assert dram((1, 4)) < dram((1, 2)) < dram((1, 1))  # which share what they read
+
+
 # What is ranked.
 
 

@@ -133,13 +133,11 @@ def test_a_graph_is_replayed_with_other_offsets(form):
     with torch.cuda.graph(graph):
         product.call()
     rng = np.random.default_rng(3)
-    for turn in range(1000):
+    for _ in range(1000):
         ends = np.sort(rng.integers(0, total + 1, len(SIZES)))
         product.ends.copy_(torch.tensor(ends, dtype=torch.int32))
         graph.replay()
-        if turn % 50 == 0:
-            assert torch.equal(product.d, product.wanted())
-    assert torch.equal(product.d, product.wanted())
+        assert torch.equal(product.d, product.wanted())
 
 
 def test_offsets_that_are_none_leave_the_guards():
