@@ -15,7 +15,7 @@ from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
-from ..common.groups import even
+from ..common.groups import begins_anywhere, even
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer
 from ..common.workspace import totals_bytes, workspace_bytes
@@ -31,6 +31,7 @@ __all__ = ["MODEL", "offered", "scratch_bytes", "turns"]
 _MOST_STAGES = 12
 _CLUSTER_K, _SLICES = (1, 2, 4, 8), (1, 2)
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
+_LONG_GROUPS = 2  # times the mean: so long may groups be that decide, for they take most rows
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
 
@@ -127,7 +128,8 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     few = x.tile_m < MMA_M
     fits = np.where(few, (x.tile_m >= rows) & ((x.tile_m < 2 * rows) | (x.tile_m == 8)), True)
     fits &= (x.tile_n < 2 * n) | (x.tile_n <= 16) | (x.tile_n == x.tile_n[fits].min())
-    fits &= (x.tile_m < 2 * m) | (x.tile_m <= MMA_M)
+    longer = _LONG_GROUPS * m if begins_anywhere(problem) else m
+    fits &= (x.tile_m < 2 * longer) | (x.tile_m <= MMA_M)
     ctas = -(-m // x.tile_m) * -(-n // x.tile_n) * extents.batch
     cut = ctas * x.cluster_k <= target.sm_count  # else all SMs have work with K whole
     cut &= problem.groups is None

@@ -12,7 +12,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.cost_model import Usage
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
-from ..common.groups import even, tiles_along
+from ..common.groups import begins_anywhere, even, tiles_along
 from ..common.launches import Launches
 from ..common.workspace import bytes_moved, workspace_bytes
 from .copies import copied_operands, repacked_bytes
@@ -49,6 +49,8 @@ def usage(
     warpgroups = x.warps_m // 4 * x.warps_n * x.slice_k
     alone = np.where(warpgroups * groups == 1, np.maximum(x.tile_n, _ALONE), x.tile_n)
     used_m, used_n = np.minimum(x.tile_m, m), np.minimum(x.tile_n, n)
+    if begins_anywhere(problem):  # what follows a group's rows is another group's
+        used_m = x.tile_m
     read = used_m / x.cluster_n + used_n / x.cluster_m
     per_k = x.tile_k * size
     # What is copied depends on whether rows are few, and whether they are whole lines.

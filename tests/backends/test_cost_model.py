@@ -223,6 +223,11 @@ def test_groups_count_the_multiprocessors_that_clusters_leave_idle(sizes):
     assert 1.07 < four / one < 1.15  # 120 of 132
 
 
+def test_tiles_are_for_the_long_ones_among_uneven_groups():
+    plan = _grouped_plan(256, 16384, 4096, 7168)  # 64 rows on average
+    assert plan.config.tile[0] == 128  # by which most weights are read once
+
+
 def test_what_uneven_groups_read_again_comes_in_part_from_device_memory():
     plan = _grouped_plan(64, 8192, 2048, 4096)
 
