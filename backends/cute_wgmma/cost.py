@@ -23,9 +23,9 @@ __all__ = ["SCHEDULES", "usage"]
 SCHEDULES = ("cooperative", "pingpong")
 _LINES = SWIZZLE_BYTES  # rows of tiles, of 8 bits, that lie in whole lines of shared memory
 _ALONE = 128  # columns that one warpgroup's wgmma takes as long for as for fewer
-# Groups have many waves: the SMs count that clusters leave without work, and where groups are uneven
-# CTAs which read the same drift apart. This part of what they read again comes from device memory
-# (measured on an H100, docs/lab-notes/2026-11-27-clusters-and-groups.md).
+# Groups have many waves: the SMs count that clusters leave without work, and where groups are
+# uneven CTAs which read the same drift apart. This part of what they read again comes from device
+# memory (measured on an H100, docs/lab-notes/2026-11-27-clusters-and-groups.md).
 _MISSED = 0.1
 
 
