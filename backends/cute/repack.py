@@ -39,6 +39,7 @@ from .device import (
     wait_with,
     write,
 )
+from .repack_jobs import Bands, Job, Lines, Steps
 from .tf32_parts import quiet, split_tf32
 
 UNIT = 16  # bytes that a thread writes at once
@@ -145,15 +146,12 @@ def position_of(kind: Repack, block: Int32, thread: Int32, columns: Int32) -> tu
 
 
 @cute.jit
-def gather(
-    kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
-    target: Int64, pitch: Int64, part_bytes: Int64, bounds: tuple, bands: tuple,
-) -> None:  # fmt: skip
+def gather(kind: cutlass.Constexpr, block: Int32, job: Job) -> None:
     """Write one unit of each of four rows; a block takes neighbours, one group after another.
 
     The padding of a row, behind its last column, gets any values, which nothing reads.
     """
-    rows, columns, l0, l1 = sizes
+    (rows, columns, l0, l1), source, steps, target, pitch, part_bytes, bounds, bands = job
     thread, _, _ = cute.arch.thread_idx()
     size, unit = kind.itemsize, kind.unit
     groups = (rows + GATHERED - 1) // GATHERED
@@ -163,32 +161,29 @@ def gather(
         row, batch, apart = matrix_of(index, groups, (l0, l1), steps)
         row *= GATHERED
         line = Int64(batch) * rows
-        base = source + (apart + Int64(column) * steps[1]) * size
+        base = source + (apart + Int64(column) * steps.column) * size
         lefts = (cutlass.min(columns - column, Int32(unit)),) * GATHERED
         starts = []
         for i in range_constexpr(GATHERED):
-            start = base + Int64(cutlass.min(row + i, rows - 1)) * (steps[0] * size)
+            start = base + Int64(cutlass.min(row + i, rows - 1)) * (steps.row * size)
             starts.append(pinned(start))
         into = pinned(target + ((line + row) * pitch + column) * size)
         values = tuple(cute.make_rmem_tensor(unit, kind.raw) for _ in range(GATHERED))
-        read_units(kind, tuple(starts), lefts, steps[1], bounds, into, values)
+        read_units(kind, tuple(starts), lefts, steps.column, bounds, into, values)
         for i in range_constexpr(GATHERED):
             if row + i < rows:
                 write_unit(kind, values[i], 0, into + i * pitch * size, part_bytes)
 
 
 @cute.jit
-def gather_panels(
-    kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
-    target: Int64, pitch: Int64, part_bytes: Int64, bounds: tuple, bands: tuple,
-) -> None:  # fmt: skip
+def gather_panels(kind: cutlass.Constexpr, block: Int32, job: Job) -> None:
     """Write one unit of each of four panels; a warp reads and writes eight rows of four at once.
 
     Lanes are dealt to rows by fours, so that each quarter of a warp reads two rows, not eight. The
     padding of a row gets any values, but rows behind the last one get zeros. A has zeros there,
     too, but zero times any value is not always zero.
     """
-    rows, columns, l0, l1 = sizes
+    (rows, columns, l0, l1), source, steps, target, pitch, part_bytes, bounds, bands = job
     thread, _, _ = cute.arch.thread_idx()
     size, unit = kind.itemsize, kind.unit
     groups, units = Int32(pitch) // PANEL_ROWS, (columns + unit - 1) // unit
@@ -197,7 +192,7 @@ def gather_panels(
         row, batch, apart = matrix_of(index, groups, (l0, l1), steps)
         beside = LANES // PANEL_ROWS  # panels that a warp writes at once
         row = row * PANEL_ROWS + spot % LANES // beside
-        base = source + (apart + Int64(cutlass.min(row, rows - 1)) * steps[0]) * size
+        base = source + (apart + Int64(cutlass.min(row, rows - 1)) * steps.row) * size
         first = spot // LANES * (beside * PANELS) + spot % beside
         panels = tuple(first + i * beside for i in range(PANELS))
         columns_of = [cutlass.min(panel, units - 1) * unit for panel in panels]
@@ -213,17 +208,16 @@ def gather_panels(
                 write_unit(kind, values[i], 0, into + i * beside * pitch * UNIT, part_bytes)
 
 
-def group_of(block: Int32, thread: Int32, bands: tuple) -> tuple[Int64, cutlass.Boolean, Int32]:
+def group_of(block: Int32, thread: Int32, bands: Bands) -> tuple[Int64, cutlass.Boolean, Int32]:
     """Return a thread's group, whether its band has that, and the thread's number in the group."""
-    blocks, band_groups, across = bands
-    band, inside = divmod(block, blocks)
-    down, spot = divmod(inside * THREADS + thread, across)
-    return Int64(band) * band_groups + down, down < band_groups, spot
+    band, inside = divmod(block, bands.blocks)
+    down, spot = divmod(inside * THREADS + thread, bands.across)
+    return Int64(band) * bands.groups + down, down < bands.groups, spot
 
 
 @cute.jit
 def matrix_of(
-    index: Int64, groups: Int32, depths: tuple, steps: tuple
+    index: Int64, groups: Int32, depths: tuple[Int32, Int32], steps: Steps
 ) -> tuple[Int32, Int32, Int64]:  # fmt: skip
     """Return a group's number in its matrix, that matrix's, and the elements up to the matrix."""
     l0, l1 = depths
@@ -232,16 +226,12 @@ def matrix_of(
         batch = Int32(index // groups)
         group = Int32(index - Int64(batch) * groups)
         i1 = batch // l0
-        apart = Int64(batch - i1 * l0) * steps[2] + Int64(i1) * steps[3]
+        apart = Int64(batch - i1 * l0) * steps.l0 + Int64(i1) * steps.l1
     return group, batch, apart
 
 
-def dealt(kind: Repack, sizes: tuple) -> tuple[Int32, tuple]:
-    """Return how many blocks gather an operand, and how its units are dealt to their threads.
-
-    The units are cut into bands, so that 32 bits count those of one. Returned are the blocks of a
-    band, its groups, and the threads of a group.
-    """
+def dealt(kind: Repack, sizes: Lines) -> tuple[Int32, Bands]:
+    """Return how many blocks gather an operand, and how its units are dealt to their threads."""
     rows, columns, l0, l1 = sizes
     across = (columns + kind.unit - 1) // kind.unit
     of_group = GATHERED
@@ -253,13 +243,13 @@ def dealt(kind: Repack, sizes: tuple) -> tuple[Int32, tuple]:
     groups = Int32(cutlass.min(every, Int64(most)))
     blocks = (groups * across + THREADS - 1) // THREADS
     bands = Int32((every + groups - 1) // groups)
-    return bands * blocks, (Divisor(blocks), groups, Divisor(across))
+    return bands * blocks, Bands(Divisor(blocks), groups, Divisor(across))
 
 
 @cute.jit
 def read_units(
-    kind: cutlass.Constexpr, starts: tuple, lefts: tuple, step: Int64, bounds: tuple, into: Int64,
-    values: tuple,
+    kind: cutlass.Constexpr, starts: tuple[Int64, ...], lefts: tuple[Int32, ...], step: Int64,
+    bounds: tuple[Int64, ...], into: Int64, values: tuple[cute.Tensor, ...],
 ) -> None:  # fmt: skip
     """Wait for the kernel before, and load units; `lefts` are the elements left in their lines.
 
@@ -288,7 +278,7 @@ def granule(address: Int64) -> Int64:
     return address & -UNIT
 
 
-def within(lows: list, highs: list, bounds: tuple) -> Int32:
+def within(lows: list[Int64], highs: list[Int64], bounds: tuple[Int64, ...]) -> Int32:
     """Return 1 where granules, in order, lie within an operand, else 0."""
     whole = Int32(1)
     for i in (0, -1):
@@ -297,7 +287,10 @@ def within(lows: list, highs: list, bounds: tuple) -> Int32:
     return whole
 
 
-def read_elements(kind: Repack, starts: tuple, lefts: tuple, step: Int64, values: tuple) -> None:
+def read_elements(
+    kind: Repack, starts: tuple[Int64, ...], lefts: tuple[Int32, ...], step: Int64,
+    values: tuple[cute.Tensor, ...],
+) -> None:  # fmt: skip
     """Load units element by element, all in flight together; the last element is repeated."""
     for start, left, into in zip(starts, lefts, values, strict=True):
         for i in range(kind.unit):
@@ -305,7 +298,10 @@ def read_elements(kind: Repack, starts: tuple, lefts: tuple, step: Int64, values
             into[i] = read(global_vector(where, kind.raw, 1), 1)[0]
 
 
-def read_granules(kind: Repack, starts: tuple, lows: list, highs: list, values: tuple) -> None:
+def read_granules(
+    kind: Repack, starts: tuple[Int64, ...], lows: list[Int64], highs: list[Int64],
+    values: tuple[cute.Tensor, ...],
+) -> None:  # fmt: skip
     """Load units by the one or two granules (aligned 16 bytes) in which each lies."""
     aligned = kind.vector * kind.itemsize  # bytes that starts are multiples of
     loaded = []
@@ -319,15 +315,12 @@ def read_granules(kind: Repack, starts: tuple, lows: list, highs: list, values: 
 
 
 @cute.jit
-def transpose_registers(
-    kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
-    target: Int64, pitch: Int64, part_bytes: Int64,
-) -> None:  # fmt: skip
+def transpose_registers(kind: cutlass.Constexpr, block: Int32, job: Job) -> None:
     """Write one unit of each of eight rows; each element is read once.
 
     The padding of a row repeats its last element; nothing reads it.
     """
-    rows, columns, l0, l1 = sizes
+    (rows, columns, l0, l1), source, steps, target, pitch, part_bytes, *_ = job
     thread, _, _ = cute.arch.thread_idx()
     size = kind.itemsize
     groups = (rows + GROUP - 1) // GROUP
@@ -337,11 +330,11 @@ def transpose_registers(
         row = Int32(index - Int64(batch) * groups) * GROUP
         i1 = batch // l0
         i0 = batch - i1 * l0
-        base = source + size * (row + Int64(i0) * steps[2] + Int64(i1) * steps[3])
+        base = source + size * (row + Int64(i0) * steps.l0 + Int64(i1) * steps.l1)
         starts = []
         for i in range_constexpr(kind.unit):
             at = cutlass.min(column + i, Int64(columns) - 1)
-            starts.append(pinned(base + at * steps[1] * size))
+            starts.append(pinned(base + at * steps.column * size))
         values = cute.make_rmem_tensor(GROUP * kind.unit, kind.raw)
         after_the_kernel_before(*starts, early=kind.early)
         wide = const_expr(min(kind.vector, GROUP))
@@ -368,14 +361,13 @@ def transpose_registers(
 
 @cute.jit
 def transpose_shared(
-    kind: cutlass.Constexpr, block: Int32, sizes: tuple, source: Int64, steps: tuple,
-    target: Int64, pitch: Int64, part_bytes: Int64, tile: cute.Tensor,
+    kind: cutlass.Constexpr, block: Int32, job: Job, tile: cute.Tensor
 ) -> None:  # fmt: skip
     """Write a 64 x 64 tile, read along the source's lines and written along the target's.
 
     The padding of a row repeats its last element; nothing reads it.
     """
-    rows, columns, l0, _ = sizes
+    (rows, columns, l0, _), source, steps, target, pitch, part_bytes, *_ = job
     thread, _, _ = cute.arch.thread_idx()
     size = kind.itemsize
     lane, warp = thread % LANES, thread // LANES
@@ -388,14 +380,14 @@ def transpose_shared(
     row = (down - batch * row_tiles) * TRANSPOSE_BLOCK
     i1 = batch // l0
     i0 = batch - i1 * l0
-    base = source + size * (Int64(i0) * steps[2] + Int64(i1) * steps[3])
+    base = source + size * (Int64(i0) * steps.l0 + Int64(i1) * steps.l1)
     addresses = []
     for i in range_constexpr(TRANSPOSE_BLOCK // ROWS):
         c = cutlass.min(i * ROWS + warp, left - 1)
         for j in range_constexpr(TRANSPOSE_BLOCK // LANES):
             r = cutlass.min(row + j * LANES + lane, rows - 1)
             addresses.append(
-                pinned(base + (Int64(r) * steps[0] + Int64(column + c) * steps[1]) * size)
+                pinned(base + (Int64(r) * steps.row + Int64(column + c) * steps.column) * size)
             )
     after_the_kernel_before(*addresses, early=kind.early)
     # All loads before the first store, and no branches.
@@ -423,7 +415,7 @@ def blocks_across(kind: Repack, columns: Int32) -> Int32:
     return (columns + span - 1) // span
 
 
-def blocks_of(kind: Repack, sizes: tuple) -> Int32:
+def blocks_of(kind: Repack, sizes: Lines) -> Int32:
     """Return how many blocks transpose an operand."""
     rows, columns, l0, l1 = sizes
     if kind.way == "transpose_shared":
@@ -434,14 +426,16 @@ def blocks_of(kind: Repack, sizes: tuple) -> Int32:
 
 
 @cute.kernel
-def repack_kernel(kinds: cutlass.Constexpr, starts: tuple, jobs: tuple) -> None:
+def repack_kernel(
+    kinds: cutlass.Constexpr, starts: tuple[Int32, ...], jobs: tuple[Job, ...]
+) -> None:
     """Copy the operands: blocks from `starts[i]` on copy operand i."""
     index, _, _ = cute.arch.block_idx()
     for i in range_constexpr(len(kinds)):
         if index >= starts[i] and index < starts[i + 1]:
             block = index - starts[i]
             if const_expr(kinds[i].way == "transpose_registers"):
-                transpose_registers(kinds[i], block, *jobs[i])
+                transpose_registers(kinds[i], block, jobs[i])
             elif const_expr(kinds[i].way == "transpose_shared"):
                 smem = cutlass.memory.SmemAllocator()
                 tile = smem.allocate_tensor(
@@ -451,38 +445,32 @@ def repack_kernel(kinds: cutlass.Constexpr, starts: tuple, jobs: tuple) -> None:
                     ),
                     UNIT,
                 )
-                transpose_shared(kinds[i], block, *jobs[i], tile)
+                transpose_shared(kinds[i], block, jobs[i], tile)
             elif const_expr(kinds[i].way == "panels"):
-                gather_panels(kinds[i], block, *jobs[i])
+                gather_panels(kinds[i], block, jobs[i])
             else:
-                gather(kinds[i], block, *jobs[i])
+                gather(kinds[i], block, jobs[i])
 
 
-def launch_repack(kinds: tuple, jobs: tuple, stream: cuda.CUstream) -> None:
-    """Copy operands into the workspace.
-
-    `jobs` holds, for each of `kinds`: (rows, columns, L0, L1), the source's address and element
-    strides (row, column, L0, L1), the target's address, its row pitch in elements, and the bytes
-    between the two matrices that a split writes.
-    """
+def launch_repack(kinds: tuple[Repack, ...], jobs: tuple[Job, ...], stream: cuda.CUstream) -> None:
+    """Copy operands into the workspace, each by its kind; jobs need not have bounds and bands."""
     starts, each = [Int32(0)], []
     for kind, job in zip(kinds, jobs, strict=True):
-        sizes, source, steps, *_ = job
-        more: tuple = ()
         if kind.way in ("gather", "panels"):
-            count, bands = dealt(kind, sizes)
-            more = bounds_of(source, kind.itemsize, sizes, steps), bands
+            count, bands = dealt(kind, job.sizes)
+            bounds = bounds_of(job.source, kind.itemsize, job.sizes, job.steps)
+            job = job._replace(bounds=bounds, bands=bands)
         else:
-            count = blocks_of(kind, sizes)
+            count = blocks_of(kind, job.sizes)
         starts.append(starts[-1] + count)
-        each.append((*job, *more))
+        each.append(job)
     repack_kernel(kinds, tuple(starts), tuple(each)).launch(
         grid=(starts[-1], 1, 1), block=(THREADS, 1, 1), stream=stream, use_pdl=True,
         preferred_smem_carveout=100,  # as the product: an SM changes its carveout only when idle
     )  # fmt: skip
 
 
-def bounds_of(address: Int64, itemsize: int, sizes: tuple, steps: tuple) -> tuple[Int64, Int64]:
+def bounds_of(address: Int64, itemsize: int, sizes: Lines, steps: Steps) -> tuple[Int64, Int64]:
     """Return the addresses of an operand's first byte, and of the byte behind its last."""
     low, high = Int64(0), Int64(1)
     for size, step in zip(sizes, steps, strict=True):

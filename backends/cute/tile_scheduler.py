@@ -32,6 +32,7 @@ from .grouped import (
 )
 from .host_arguments import grouped
 from .repack import Repack, depth, launch_repack, packed_pitch
+from .repack_jobs import Job, Lines, Steps
 from .totals import with_totals
 
 _PARAMETERS = 6  # parts of K, tiles along N first, group of the raster, SMs, rotations by M, N
@@ -325,7 +326,7 @@ def operands(
                 job, view = panelled(kind, dtype, address, (rows, k), steps, deep, workspace)
             else:
                 job, view = packed(kind, dtype, address, (rows, k), steps, deep, k_major, workspace)
-            workspace += aligned(job[-1] * kind.copies)
+            workspace += aligned(job.part_bytes * kind.copies)
             kinds.append(kind)
             jobs.append(job)
             views.append(view)
@@ -348,9 +349,9 @@ def in_pairs(view: cute.Tensor) -> cute.Tensor:
 
 
 def packed(
-    kind: Repack, dtype: type, address: Int64, sizes: tuple, steps: tuple, deep: tuple,
-    k_major: bool, workspace: Int64,
-) -> tuple:  # fmt: skip
+    kind: Repack, dtype: type, address: Int64, sizes: tuple[Int32, Int32],
+    steps: tuple[Int64, ...], deep: tuple[Int32, Int32], k_major: bool, workspace: Int64,
+) -> tuple[Job, cute.Tensor]:  # fmt: skip
     """Return the job of one copy, in lines, and a view of the copy."""
     rows, k = sizes
     # The copy's lines run along its major index.
@@ -359,7 +360,7 @@ def packed(
     pitch = packed_pitch(kind.itemsize, along)
     apart = pitch * lines
     part = apart * deep[0] * deep[1] * kind.itemsize
-    job = ((lines, along, *deep), address, source, workspace, pitch, part)
+    job = Job(Lines(lines, along, *deep), address, Steps(*source), workspace, pitch, part)
     line = (pitch, Int64(1)) if k_major else (Int64(1), pitch)
     # The low halves of a split follow the high ones along L1.
     strides, deep = (*line, apart, apart * deep[0]), (deep[0], deep[1] * kind.copies)
@@ -367,9 +368,9 @@ def packed(
 
 
 def panelled(
-    kind: Repack, dtype: type, address: Int64, sizes: tuple, steps: tuple, deep: tuple,
-    workspace: Int64,
-) -> tuple:  # fmt: skip
+    kind: Repack, dtype: type, address: Int64, sizes: tuple[Int32, Int32],
+    steps: tuple[Int64, ...], deep: tuple[Int32, Int32], workspace: Int64,
+) -> tuple[Job, cute.Tensor]:  # fmt: skip
     """Return the same in panels: a view as (eight rows, those along K, panels along N, L0, L1)."""
     rows, k = sizes
     matrix = PANEL_ROWS * kind.unit  # elements of eight rows
@@ -378,7 +379,7 @@ def panelled(
     apart = Int64(panels) * pitch * kind.unit
     part = apart * deep[0] * deep[1] * kind.itemsize
     source = (steps[1], steps[0], *steps[2:])
-    job = ((k, rows, *deep), address, source, workspace, Int64(pitch), part)
+    job = Job(Lines(k, rows, *deep), address, Steps(*source), workspace, Int64(pitch), part)
     line = cute.assume(Int64(pitch) * kind.unit, divby=matrix)
     apart = cute.assume(apart, divby=matrix)
     layout = cute.make_layout(

@@ -33,6 +33,7 @@ SHARED_DEVICE_CODE = {
         "quantized",
         "reduction",
         "repack",
+        "repack_jobs",
         "scaling",
         "tf32_parts",
         "tile_scheduler",

@@ -18,6 +18,7 @@ from unigemm.problem.problem import MatrixType
 from ...common.workspace import aligned, whole
 from ...cute.device import Spec
 from ...cute.repack import Repack, depth, launch_repack
+from ...cute.repack_jobs import Job, Lines, Steps
 from ..geometry_operands import is_repacked
 from .tail_split_k import either
 
@@ -41,7 +42,8 @@ def start_repacked(
             matrix_elements = pitch * k
             size = matrix_elements * batches[0] * batches[1] * matrix.dtype.itemsize
             kinds.append(_repack_of(matrix))
-            jobs.append(((k, rows, *batches), address, steps, workspace, pitch, size))
+            sizes_of = Lines(k, rows, *batches)
+            jobs.append(Job(sizes_of, address, Steps(*steps), workspace, pitch, size))
             # Matrices that repeat are copied once, and their copies repeat.
             apart = (matrix_elements, matrix_elements * batches[0])
             repeated = [

@@ -1,0 +1,75 @@
+"""What a copy of an operand into the workspace takes; see `repack`."""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import Any, NamedTuple
+
+from cutlass import Int32, Int64
+
+from .device import Divisor
+
+__all__ = ["Bands", "Job", "Lines", "Steps"]
+
+
+class Lines(NamedTuple):
+    """How many rows and columns an operand has, as it is copied, and how many such matrices."""
+
+    rows: Int32
+    columns: Int32
+    l0: Int32
+    l1: Int32
+
+
+class Steps(NamedTuple):
+    """Elements of the source between rows, columns, and matrices along L0 and L1."""
+
+    row: Int64
+    column: Int64
+    l0: Int64
+    l1: Int64
+
+
+class Bands(NamedTuple):
+    """How the units of an operand are dealt to threads: in bands, so that 32 bits count one's.
+
+    Attributes
+    ----------
+    blocks
+        Of a band.
+    groups
+        Of rows, or of panels, in a band.
+    across
+        Threads of a group.
+    """
+
+    blocks: Divisor
+    groups: Int32
+    across: Divisor
+
+
+class Job(NamedTuple):
+    """One operand to copy.
+
+    Attributes
+    ----------
+    sizes, steps
+        Of the source, whose lines are those of the copy.
+    source, target
+        Addresses.
+    pitch
+        Elements between the rows of the copy; in panels, the rows of a panel.
+    part_bytes
+        Between the two matrices that a split writes.
+    bounds
+        Addresses of the operand's first byte, and behind its last; where it is gathered.
+    bands
+        `Bands`, where it is gathered.
+    """
+
+    sizes: Lines
+    source: Int64
+    steps: Steps
+    target: Int64
+    pitch: Int64
+    part_bytes: Int64
+    bounds: tuple[Int64, ...] = ()
+    bands: Any = ()
