@@ -88,7 +88,6 @@ hooks.BACKENDS.update(
     cutile="unigemm.backends.cutile:BACKEND",
     cute_simt="unigemm.backends.cute_simt:BACKEND",
 )
-hooks.COMPLEX = "unigemm.contractions.complex_products:multiply"
 hooks.ENTRY_POINTS = "unigemm.backends"
 hooks.MEASURER = "unigemm.tuning.online:tune"
 hooks.QUANTIZER = "unigemm.backends.cute_quantize:QUANTIZER"

@@ -150,8 +150,8 @@ def matmul(
         have. Leading dimensions broadcast.
     out : array, optional
         Where to put the result: an array of the result's shape, on the same device. It may have any
-        strides that give each element an address of its own. On a GPU it must not share memory with
-        `a` or `b`; in host memory it may, and the result is still right.
+        strides that give each element an address of its own. If it shares memory with `a` or `b`,
+        the result is that of copies, which is made apart.
     dtype : dtype or str, optional
         Type of the result. The default is that of `out`, or else that of the inputs, with float32
         for float8 and int32 for int8. float16 and bfloat16 inputs also give float32, and float8
@@ -284,7 +284,7 @@ def matmul(
         The arrays belong to different libraries or devices, or are no arrays.
     OverlapError
         `out`, or another array that is written, shares memory with what an epilogue reads, with a
-        scale, with itself, or on a GPU with an input.
+        scale, or with itself.
     UnsupportedProblem
         Anything else that cannot be done. It is also the base class of all the above.
     BackendUnavailable

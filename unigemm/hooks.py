@@ -8,14 +8,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["BACKENDS", "COMPLEX", "ENTRY_POINTS", "MEASURER", "QUANTIZER", "named"]
+__all__ = ["BACKENDS", "ENTRY_POINTS", "MEASURER", "QUANTIZER", "named"]
 
 #: The backends that unigemm brings with it.
 BACKENDS: dict[str, str] = {}
 #: The group of entry points by which other packages offer backends.
 ENTRY_POINTS = ""
-#: What multiplies complex arrays on a GPU.
-COMPLEX = ""
 #: What measures the first call of each kind while that is on.
 MEASURER = ""
 #: What rounds arrays on a GPU to eight bits with scales.

@@ -10,6 +10,7 @@ pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 import unigemm
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
+from unigemm.runtime import call as calls
 
 pytestmark = [
     pytest.mark.compile,
@@ -113,6 +114,55 @@ def test_what_complex_products_do_not_have_is_refused():
                 unigemm.matmul(a, a, **options)
         with pytest.raises(unigemm.UnsupportedProblem, match="; "):
             unigemm.matmul(a.astype(np.clongdouble), a)
-        with pytest.raises(unigemm.UnsupportedDtype, match="plan its real product"):
-            unigemm.plan(a, a)
         assert not gpu.launches
+
+
+def test_a_known_call_makes_its_copies_and_launches(monkeypatch):
+    a, b, bias = numbers((5, 7)), numbers((7, 6), seed=1), numbers(6, "f4", 2)
+    with device("sm_90a") as gpu:
+        unigemm.matmul(a, b, bias=bias, backend="cute_simt")
+        prepared = unigemm.prepare(a, b, backend="cute_simt")
+        monkeypatch.setattr(calls, "_first", None)  # all that a call is bound by
+        for seed in (3, 4):
+            a, b, bias = (x + numbers((), seed=seed).real for x in (a, b, bias))
+            got = unigemm.matmul(a, b, bias=bias, backend="cute_simt")
+            np.testing.assert_array_equal(got, a @ b + bias)
+            np.testing.assert_array_equal(prepared(a, b), a @ b)
+        assert len(gpu.launches) == 5
+
+
+def test_a_plan_is_that_of_the_real_product():
+    a, b = numbers((5, 7)), numbers((7, 6), seed=1)
+    with device("sm_90a") as gpu:
+        plan = unigemm.plan(a, b, backend="cute_simt")
+        assert (plan.extents.m, plan.extents.n, plan.extents.k) == (5, 12, 14)
+        assert str(plan.problem.a.dtype) == "float32"
+        np.testing.assert_array_equal(unigemm.matmul(a, b, plan=plan), a @ b)
+        unigemm.matmul(a, b, backend="cute_simt")
+        assert len(gpu.launches) == 2
+    spec = unigemm.ArraySpec
+    for target, kinds in (("h100", ("complex128", "float64")), ("b200", ("complex64", "float32"))):
+        x = spec((512, 256), kinds[0])
+        plan = unigemm.plan(x, spec((256, 300), kinds[0]), alpha=2.0, target=target)
+        assert str(plan.problem.d.dtype) == kinds[1]
+        assert (plan.extents.m, plan.extents.n, plan.extents.k) == (512, 600, 512)
+        three = unigemm.plan(spec((512, 256), "complex64"), spec((256, 300), "complex64"),
+                             precision="3xtf32", target=target)  # fmt: skip
+        assert three.problem.precision == "3xtf32"
+
+
+def test_columns_of_operands_are_copied_where_no_view_serves():
+    a, b = numbers((7, 5)).T, numbers((6, 7), seed=1).T
+    with device("sm_90a"):
+        for x, y in ((a, b), (a, b.copy()), (a.copy(), b), (a[:, ::-1], b[::-1])):
+            np.testing.assert_array_equal(unigemm.matmul(x, y, backend="cute_simt"), x @ y)
+
+
+def test_out_may_share_memory_with_an_operand():
+    a, b = numbers((6, 6)), numbers((6, 6), seed=1)
+    expected = a @ b
+    with device("sm_90a"):
+        for i in range(2):
+            pair = [a.copy(), b.copy()]
+            assert unigemm.matmul(*pair, out=pair[i], backend="cute_simt") is pair[i]
+            np.testing.assert_array_equal(pair[i], expected)

@@ -14,7 +14,7 @@ from type_cases import numbers as suite_numbers
 import unigemm
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
-from unigemm.runtime import converted_copies
+from unigemm.runtime import call, converted_copies
 
 pytestmark = [
     pytest.mark.compile,
@@ -214,3 +214,29 @@ def test_large_products_of_mixed_floats_are_those_of_copies(monkeypatch):
         np.testing.assert_array_equal(narrow, a @ b)
         integers = unigemm.plan(numbers((9, 5), "i4"), numbers((5, 9), "i2"))
         assert integers.problem.converted is not None
+        unigemm.matmul(a, b)
+        calls = ((a, b), (a.copy(), b.copy()))
+        monkeypatch.setattr(call, "_first", None)  # a known call converts and launches
+        for x, y in calls:
+            np.testing.assert_array_equal(unigemm.matmul(x + 1, y), (x + 1) @ y)
+
+
+@pytest.mark.parametrize("more", [{}, {"activation": "relu"}], ids=["plain", "fused"])
+def test_out_may_share_memory_with_an_operand(more):
+    a, b = numbers((6, 6), "f4"), numbers((6, 6), "f4", 1)
+    expected = np.maximum(a @ b, 0) if more else a @ b
+    with device("sm_90a") as gpu:
+        for i in (0, 1, 0, 1):  # the last two are known calls
+            pair = [a.copy(), b.copy()]
+            assert unigemm.matmul(*pair, out=pair[i], **more) is pair[i]
+            np.testing.assert_array_equal(pair[i], expected)
+        shifted = np.concatenate([a.ravel(), np.zeros(7, "f4")])
+        out = shifted[7 : 7 + 36].reshape(6, 6)
+        unigemm.matmul(shifted[:36].reshape(6, 6), b, out=out, **more)
+        np.testing.assert_array_equal(out, expected)
+        c = a.copy()  # added, and written where it lies, while b lies there too
+        unigemm.matmul(a, c, out=c, c=c)
+        np.testing.assert_array_equal(c, a @ a + a)
+        with pytest.raises(unigemm.OverlapError, match="; pass another"):
+            unigemm.matmul(a, b, out=out, bias=out[0])
+        assert len(gpu.launches) == 6

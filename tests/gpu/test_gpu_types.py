@@ -132,3 +132,34 @@ def test_an_epilogue_of_integers_wraps_around_as_they_do(kind):
         given = {name: cupy.asarray(x) if np.ndim(x) else x for name, x in terms.items()}
         got = unigemm.matmul(cupy.asarray(a), cupy.asarray(b), **given)
         np.testing.assert_array_equal(cupy.asnumpy(got), fused_exactly(a, b, **terms))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [("c8", "c8"), ("f4", "f8"), ("i4", "i4"), ("f4", "f4")]
+)
+def test_out_may_share_memory_with_an_operand(left, right):
+    a, b = suite_numbers((64, 64), left), suite_numbers((64, 64), right, 1)
+    expected = a @ b
+    for i in (0, 1, 0, 1):  # the last two are known calls
+        x, y = cupy.asarray(a, expected.dtype), cupy.asarray(b, expected.dtype)
+        got = unigemm.matmul(x, y, out=(x, y)[i])
+        np.testing.assert_array_equal(cupy.asnumpy(got), expected)
+
+
+def test_known_calls_that_make_copies_are_right_on_any_stream():
+    stream = cupy.cuda.Stream(non_blocking=True)
+    for left, right in (("c8", "c8"), ("f4", "f8"), ("c16", "f4")):
+        for seed in range(3):
+            a, b = suite_numbers((600, 600), left, seed), suite_numbers((600, 600), right, seed + 9)
+            x, y = cupy.asarray(a), cupy.asarray(b)
+            cupy.cuda.Device().synchronize()
+            got = unigemm.matmul(x, y, stream=stream, alpha=2.0)
+            stream.synchronize()
+            np.testing.assert_array_equal(cupy.asnumpy(got), 2 * (a @ b))
+    with stream:
+        stream.begin_capture()
+        try:
+            with pytest.raises(unigemm.UnsupportedProblem, match="captured graph would not keep"):
+                unigemm.matmul(x, x)
+        finally:
+            stream.end_capture()

@@ -54,7 +54,8 @@ def _library() -> Library:
             or (named and named(x))
         ):
             raise ValueError  # `operand` says which
-        return pointer, (x.shape, x.stride(), x.dtype, x.device, pointer & 15)
+        own = x.shape, x.stride(), x.dtype, x.device, pointer & 15
+        return pointer, (*own, True) if x.is_conj() else own
 
     def operand(x: Any, name: str) -> Operand:
         pointer = checked_pointer(x, name)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..arrays.libraries import host_view, library_of
-from ..arrays.library import Library, Views
+from ..arrays.library import Library
 from ..arrays.operands import HOST, Device, parse_dtype, stream_handle
-from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedProblem
+from ..errors import LibraryMismatch, ShapeMismatch
 from ..problem.contraction import Contraction, Named, View, contraction, extents_of
 from ..problem.dtypes import DType
 from ..problem.subscripts import Index
 from ..runtime.call import call
+from ..runtime.instead import owned, refuse_capture, strided, views_of
 from ..runtime.request import Request
 from ..runtime.result_type import device_of, result_type
 from .terms import OF_INTERMEDIATES, Term, beside_of, contracted, widened
@@ -22,25 +23,10 @@ from .terms import OF_INTERMEDIATES, Term, beside_of, contracted, widened
 __all__ = ["computed", "named_as", "one_library", "owned", "refuse_capture", "strided", "views_of"]
 
 
-def views_of(library: Library) -> Views:
-    """Return the views of a library whose arrays need not be opened."""
-    assert library.views is not None
-    return library.views
-
-
 def named_as(library: Library, x: Any, indices: tuple[Index, ...]) -> Named:
     """Return the dimensions of an array by name."""
     steps, unit = views_of(library).steps(x)
     return Named(indices, View(tuple(x.shape), tuple(steps)), unit, int(x.dtype.itemsize))
-
-
-def strided(library: Library, x: Any, view: View, unit: int = 1) -> Any:
-    """Return a view of an array's memory; `unit` is what strides of the view are multiplied by."""
-    views = views_of(library)
-    steps = tuple(step * unit for step in view.strides)
-    if view.shape == tuple(x.shape) and steps == tuple(views.steps(x)[0]):
-        return x
-    return views.strided(x, view.shape, steps)
 
 
 def one_library(operands: Sequence[Any], outs: Sequence[Any] = ()) -> Library:
@@ -67,23 +53,6 @@ def one_library(operands: Sequence[Any], outs: Sequence[Any] = ()) -> Library:
         for name, x in named.items():
             host_view(first, x, name)
     return first
-
-
-def refuse_capture(library: Library, device: Device) -> None:
-    """Refuse temporary arrays in a graph whose library would give their memory to others.
-
-    Raises
-    ------
-    UnsupportedProblem
-        The current stream is captured by a graph of a library whose pool knows nothing of it.
-    """
-    if library.graph_memory is None or device == HOST:
-        return
-    if library.graph_memory(1, library.current_stream(device.index)) is not None:
-        raise UnsupportedProblem(
-            "this product makes temporary arrays, whose memory a captured graph would not keep; "
-            "copy, sum or expand the operands before, or capture one product of real operands"
-        )
 
 
 def computed(
@@ -171,20 +140,6 @@ def _through_dlpack(library: Library, operands: Sequence[Any], request: Request,
         if type(found) is tuple:
             return back(tuple(map(owned, found)))
         return back(owned(found))
-
-
-def owned(x: Any) -> Any:
-    """Return a result of NumPy or CuPy as a view, dense as other libraries' arrays are."""
-    import numpy as np
-
-    from ..arrays.dlpack_arrays import CudaView, HostView
-
-    if isinstance(x, np.ndarray | np.generic):
-        x = np.ascontiguousarray(x).reshape(x.shape)
-    elif not x.flags.c_contiguous:
-        x = x.copy(order="C")
-    seen = library_of(x, "the result").operand(x, "the result")
-    return (HostView if seen.device == HOST else CudaView)(seen, x)
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,9 @@ def bind(library: Library, request: Request) -> Bound:
     options = Options.of(request, scales, form)
     of_scales = see.operands.copy()  # and the ends of groups
     see.operands.clear()
-    options = with_quantized_results(
-        options, library.operand(request.a, "a").dtype, request.results
-    )
+    if options.quantize_out is not None:  # of other calls NumPy may multiply what no kernel reads
+        kind = library.operand(request.a, "a").dtype
+        options = with_quantized_results(options, kind, request.results)
     options = _converting(library, request, options, fused=bool(arguments))
     fusion = None
     in_place = False

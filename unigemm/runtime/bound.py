@@ -18,6 +18,8 @@ __all__ = [
     "MAX_BOUND",
     "Arrays",
     "Bound",
+    "Copy",
+    "Instead",
     "called",
     "is_shared",
     "keep",
@@ -80,6 +82,54 @@ class Arrays(NamedTuple):
         return cls(names, said, reach, tuple(apart), tuple(written), zeroed)
 
 
+class Copy(NamedTuple):
+    """An array that is made for a call in place of one of the caller's.
+
+    Attributes
+    ----------
+    place
+        Of the array among those of the call, `out` being the third.
+    make
+        Makes the new array on the current device and stream.
+    fill
+        Takes the new array and the one that it stands for, and writes the first.
+    """
+
+    place: int
+    make: Callable[[], Any]
+    fill: Callable[[Any, Any], object]
+
+
+class Instead(NamedTuple):
+    """A call that is computed in place of another, of copies of some of its arrays.
+
+    Attributes
+    ----------
+    bound
+        What is computed. Its other arrays lie where the caller's do.
+    copies
+        In the order in which they are made.
+    back
+        Where the result is made apart, what takes that and the caller's `out`, and writes it.
+    apart
+        Makes such a result; None where there is none.
+    as_read
+        Whether kernels convert the operands as they read them while a graph is captured that would
+        not keep the copies. Else the call is refused then.
+    """
+
+    bound: Bound
+    copies: tuple[Copy, ...] = ()
+    back: Callable[[Any, Any], object] | None = None
+    apart: Callable[[], Any] | None = None
+    as_read: bool = False
+
+    @property
+    def makes(self) -> bool:
+        """Whether each call makes arrays beside its result."""
+        return bool(self.copies) or self.apart is not None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
     """A call that has been checked and planned, with its kernel loaded.
@@ -131,6 +181,8 @@ class Bound:
         What it takes before those: the numbers by which scales of A and of B step.
     check
         Refuses such ends in host memory, at an address, that are wrong.
+    instead
+        What is computed in its place, if anything is; there is no launcher then.
     kept
         Whether calls with the same key are equal. If not, each call is bound anew.
     """
@@ -156,11 +208,14 @@ class Bound:
     ends: int = -1
     steps: tuple[int, ...] = ()
     check: Callable[[int], None] | None = None
+    instead: Instead | None = None
     kept: bool = True
 
     @property
     def allocates(self) -> bool:
         """Whether a call fills memory on its stream beside the launch."""
+        if self.instead is not None:
+            return True
         return bool(self.fresh or self.workspace or self.launch is None or self.arrays.zeroed)
 
 
@@ -180,7 +235,7 @@ def called(name: str) -> str:
 
 
 def is_shared(name: str, x: Operand, other: str, y: Operand) -> bool:
-    """Whether the host has to compute `out` apart, because it shares memory with an operand.
+    """Whether `out` has to be computed apart, because it shares memory with an operand.
 
     Raises
     ------
@@ -190,7 +245,7 @@ def is_shared(name: str, x: Operand, other: str, y: Operand) -> bool:
     """
     if not x.may_share(y):
         return False
-    if name == "out" and other in ("a", "b") and x.device.kind == "cpu":
+    if name == "out" and other in ("a", "b"):
         return True
     this, that = called(name), called(other)
     instead = "" if is_written(other) else f", or a copy of {that}"

@@ -7,22 +7,22 @@ from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
 
-from .. import hooks
 from ..arguments import number, refuse_fractions
 from ..arrays.axes import along_axes
 from ..arrays.libraries import as_array, library_of, one_library
 from ..arrays.library import KNOWN, Library
-from ..arrays.operands import stream_handle
-from ..errors import LibraryMismatch, UnsupportedDtype, UnsupportedProblem
+from ..arrays.operands import Device, stream_handle
+from ..errors import LibraryMismatch, UnsupportedProblem
 from ..planning.plan import Plan
 from .bind import bind
+from .bind_any import bind_any
 from .bound import Bound, called, is_shared, keep, store
-from .converted_copies import with_copies
 from .empty import with_one
 from .grouped import ENDS
 from .host import launch_apart
+from .instead import compute_instead, is_captured, owned, refuse_capture, views_of
 from .request import Request, known, taken
-from .result_type import is_complex
+from .result_type import is_complex, plain
 
 __all__ = ["call", "compute", "if_known", "opened", "run", "whole"]
 
@@ -102,21 +102,19 @@ def if_known(
 
 def _first(request: Request) -> Any:
     """Check a call, bind it unless its kind is known, and run it."""
+    from ..arrays.dlpack_arrays import HostView, native
+
     request = whole(request)
     with opened(request) as (library, views, back):
         if views is not request:
             return back(call(views))
-    if is_complex(library, request):
-        if request.quantize_out is not None:
-            raise UnsupportedDtype("complex results are not quantised; leave quantize_out= out")
-        return hooks.named(hooks.COMPLEX)(library, request)
-    copied = with_copies(library, request)
-    if copied is not None:
-        return call(copied)
+        if isinstance(request.a, HostView) and is_complex(library, request):
+            found = call(request.having({n: native(x) for n, x in request.arrays().items()}))
+            return request.out if request.out is not None else owned(found)
     fuses = request.operation == "grouped" or request.fuses
-    if fuses and library.operand(request.a, "a").shape[-1:] == (0,):
+    if fuses and library.operand(plain(request.a), "a").shape[-1:] == (0,):
         request = with_one(library, request)
-        bound = bind(library, request)
+        bound = bind_any(library, request)
     else:
         bound = _bound(library, request)
     return _run(library, bound, request)
@@ -130,12 +128,12 @@ def _bound(library: Library, request: Request) -> Bound:
         found = known(library, *request.parts[:3])[0]
         bound, key = library.table.get(found), found
     if bound is None:
-        bound = bind(library, request)
+        bound = bind_any(library, request)
         if key is not None and bound.kept:
             store(library.table, key, bound)
     else:
         for name, x in request.arrays().items():
-            library.operand(x, name)  # refuses what a mode of the library forbids
+            library.operand(plain(x), name)  # refuses what a mode of the library forbids
     return bound
 
 
@@ -248,6 +246,15 @@ def run(
         bound.check(places[bound.ends])
     if bound.arrays.written:
         apart = _claimed(library, bound, arrays, places)
+        if apart and (device >= 0 or bound.instead is not None):
+            return _into_copy(library, bound, arrays, parts)
+    if bound.instead is not None:
+        if bound.instead.makes and is_captured(library, device):
+            if not bound.instead.as_read:
+                refuse_capture(library, Device("cuda", device))
+            request = Request.of(*parts)._replace(stream=None)
+            return _run(library, bind(library, request), request)
+        return compute_instead(library, bound, arrays, places, numbers, parts, run)
     if bound.beside:
         if bound.returned:
             extra, places = _more_results(library, bound, arrays, places)
@@ -302,6 +309,23 @@ def _claimed(
     for i in bound.arrays.zeroed:
         library.zero(arrays[i])
     return apart
+
+
+def _into_copy(
+    library: Library, bound: Bound, arrays: tuple[Any, ...], parts: tuple[Any, ...]
+) -> Any:
+    """Compute a call into new memory, then copy it to its `out`, which an operand lies in too."""
+    out, request = arrays[2], Request.of(*parts)
+    seen = library.operand(out, "out")
+    refuse_capture(library, seen.device)
+    assign = views_of(library).assign
+    made = library.maker(seen.shape, seen.dtype, seen.device)()
+    if bound.options.rest == "untouched":
+        assign(made, out)
+    more = (made, *request.out[1:]) if type(request.out) is tuple else made
+    found = compute(*request._replace(out=more, stream=None).parts)
+    assign(out, made)
+    return (out, *found[1:]) if type(found) is tuple else out
 
 
 def _of_scales(

@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 from ..arrays.libraries import host_view
 from ..arrays.library import Library
-from ..arrays.operands import Operand, compact_strides, parse_dtype, stream_handle
+from ..arrays.operands import Operand, compact_strides, parse_dtype
 from ..errors import UnigemmError
 from ..log import LOG
 from ..planning.plan import Plan
@@ -24,7 +23,9 @@ from ..planning.select import plan_gemm, target_of
 from ..planning.target import Target
 from ..problem.canonical import Layout, result_shape
 from ..problem.dtypes import INPUTS, DType, fused_output_dtypes, output_dtypes
+from .bound import Copy
 from .conversion import with_conversion
+from .instead import Replaced
 from .options import Options, check_options, stated, with_named_backend
 from .request import Request
 from .scale_arguments import NO_SCALES
@@ -34,8 +35,8 @@ __all__ = ["dtype_of_copies", "with_copies"]
 _LAUNCH_US = 3.0  # of a copy, beside its traffic
 
 
-def with_copies(library: Library, request: Request) -> Request | None:
-    """Return a request of copies in the operands' common type; None where none are to be made.
+def with_copies(library: Library, request: Request) -> Replaced | None:
+    """Return the call of copies in the operands' common type; None where none are to be made.
 
     Raises
     ------
@@ -62,18 +63,15 @@ def with_copies(library: Library, request: Request) -> Request | None:
     dtype = dtype_of_copies(operands, options, target_of(device), fused=fused)
     if dtype is None or operands["b"].device != device:
         return None
-    ask = library.graph_memory
-    handle = None if request.stream is None else stream_handle(request.stream)
-    found: dict[str, Any] = {}
-    with library.context(device.index, handle):
-        if ask is not None and ask(1, library.current_stream(device.index)) is not None:
-            return None  # a captured graph would not keep the copies
-        for name in ("a", "b"):
-            if operands[name].dtype is not dtype:
-                found[name] = library.maker(operands[name].shape, dtype, device)()
-                views.assign(found[name], named[name])
-    LOG.debug("converted %s to %s before the product", " and ".join(found), dtype)
-    return request._replace(**found, dtype=options.dtype, casting=None)
+    found, copies = {}, []
+    for place, name in enumerate(("a", "b")):
+        if operands[name].dtype is not dtype:
+            make = library.maker(operands[name].shape, dtype, device)
+            found[name] = make()
+            copies.append(Copy(place, make, views.assign))
+    LOG.debug("%s is converted to %s before each product", " and ".join(found), dtype)
+    copied = request._replace(**found, dtype=options.dtype, casting=None)
+    return Replaced(copied, tuple(copies), as_read=True)
 
 
 def dtype_of_copies(

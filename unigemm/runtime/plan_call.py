@@ -9,7 +9,7 @@ from typing import Any
 
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import as_array, host_view, library_of, view
-from ..arrays.operands import HOST, HostArray, one_device
+from ..arrays.operands import HOST, HostArray, one_device, parse_dtype
 from ..errors import UnsupportedProblem
 from ..planning.calibrations import calibrated_target
 from ..planning.cuda_driver import current_index
@@ -18,7 +18,8 @@ from ..planning.select import plan_gemm, target_of
 from ..planning.target import CPU, Target, check_target, device_count, named_target
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
-from ..problem.dtypes import EXACT, DType
+from ..problem.dtypes import COMPLEX, EXACT, DType
+from .complex_calls import real_description
 from .conversion import read_as, with_conversion
 from .converted_copies import dtype_of_copies
 from .fusion import fusion_for
@@ -33,6 +34,7 @@ from .quantized_results import (
     with_quantized_results,
 )
 from .request import Request
+from .result_type import plain
 from .scale_arguments import scales_of
 
 __all__ = ["plan_call", "plan_request"]
@@ -61,7 +63,11 @@ def plan_request(
     UnigemmError
         See `unigemm.plan`.
     """
-    form = form_asked(_whole(request), _described)
+    request = _whole(request)
+    place, here = _complex_target(request, target), target is None
+    if place is not None:
+        request, target = real_description(request), place
+    form = form_asked(request, _described)
     scales = scales_of(
         request.scales(), _described, lambda name: _described(getattr(request, name), name), form
     )
@@ -73,8 +79,25 @@ def plan_request(
         request = request._replace(out=next(iter(request.results), None))
     arguments = request.arguments() | request.given(scales.fused)
     return plan_call(
-        request.a, request.b, request.out, options, target, arguments, keep=keep, tuned=tuned
-    )
+        request.a, request.b, request.out, options, target, arguments, keep=keep, tuned=tuned,
+        here=here,
+    )  # fmt: skip
+
+
+def _complex_target(request: Request, target: str | Target | None) -> Target | None:
+    """Return where a complex product runs that kernels compute by its parts; None of others."""
+    if request.operation != "matmul":
+        return None
+    named = {"a": request.a, "b": request.b}
+    specs = {n: x for n, x in named.items() if isinstance(x, ArraySpec)}
+    libraries = {n: library_of(x, n) for n, x in named.items() if n not in specs}
+    hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
+    seen = {n: x.dtype.kind == "c" for n, x in hosts.items() if x is not None}
+    seen |= {n: parse_dtype(x.dtype) in COMPLEX for n, x in named.items() if n not in seen}
+    if not any(seen.values()):
+        return None
+    place = _target_for(target, named, hosts)
+    return place if place.is_gpu or request.arguments() else None
 
 
 def _whole(request: Request) -> Request:
@@ -98,6 +121,7 @@ def plan_call(
     *,
     keep: int,
     tuned: bool,
+    here: bool = False,
 ) -> Plan:
     """Plan a call as `unigemm.plan` does, its options being checked.
 
@@ -115,13 +139,15 @@ def plan_call(
         How many candidates that lost the plan holds.
     tuned
         Whether tuning files are read.
+    here
+        The target is the arrays' own device, which these do not tell.
 
     Raises
     ------
     UnigemmError
         See `unigemm.plan`.
     """
-    asked, options = options, with_named_backend(options)
+    asked, options, usable = options, with_named_backend(options), target is None or here
     a, b = (x if isinstance(x, ArraySpec) else as_array(x, n) for x, n in ((a, "a"), (b, "b")))
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     libraries = {n: library_of(x, n) for n, x in named.items() if not isinstance(x, ArraySpec)}
@@ -148,7 +174,7 @@ def plan_call(
         product = host_product(hosts, options, promotes=promotes)
         if product is not None:
             with blaming(asked, options):
-                return _plan_on_host(product, place, options, usable=target is None, keep=keep)
+                return _plan_on_host(product, place, options, usable=usable, keep=keep)
     layouts = {
         n: x.layout if isinstance(x, ArraySpec) else view(x, n).layout for n, x in named.items()
     }
@@ -163,9 +189,7 @@ def plan_call(
         stated = _stated.__wrapped__
     gemm = stated(options, on_host, *layouts.values())
     with blaming(asked, options):
-        return plan_gemm(
-            gemm, place, options.backend, usable=target is None, keep=keep, tuned=tuned
-        )
+        return plan_gemm(gemm, place, options.backend, usable=usable, keep=keep, tuned=tuned)
 
 
 def _copied(x: Layout, dtype: DType) -> ArraySpec:
@@ -239,7 +263,7 @@ def _target_for(
         return target
     if target is not None:
         return named_target(target)
-    devices = {n: view(named[n], n).device if x is None else HOST for n, x in hosts.items()}
+    devices = {n: view(plain(named[n]), n).device if x is None else HOST for n, x in hosts.items()}
     if devices:
         return target_of(one_device(devices))
     return calibrated_target(current_index()) if device_count() else CPU

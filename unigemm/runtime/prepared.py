@@ -13,12 +13,13 @@ from ..arrays.library import Again, Library, again
 from ..arrays.operands import HOST
 from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
-from .bind import bind
+from .bind_any import bind_any
 from .bound import Bound, called
 from .call import call, opened, run, whole
 from .empty import with_one
 from .grouped import ENDS
 from .request import NAMED, NONE, Request, known
+from .result_type import plain
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -109,9 +110,9 @@ class Prepared:
         except Exception:  # a function that nothing tells from others
             key, arrays, numbers = None, (), NONE
         asked = request
-        if request.fuses and library.operand(request.a, "a").shape[-1:] == (0,):
+        if request.fuses and library.operand(plain(request.a), "a").shape[-1:] == (0,):
             asked = with_one(library, request)
-        bound = bind(library, asked)
+        bound = bind_any(library, asked)
         self.plan = bound.plan
         # Otherwise each call is bound anew, as `matmul` does.
         if asked is request and bound.kept and key is not None:

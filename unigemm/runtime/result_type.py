@@ -26,7 +26,16 @@ from .options import Options, check_options
 from .request import Request
 from .scale_arguments import NO_SCALES
 
-__all__ = ["complex_type", "conjugated", "described_type", "device_of", "is_complex", "result_type"]
+__all__ = [
+    "complex_type",
+    "conjugated",
+    "described_complex_type",
+    "described_type",
+    "device_of",
+    "is_complex",
+    "plain",
+    "result_type",
+]
 
 
 def device_of(library: Library, x: object, name: str) -> Device:
@@ -52,19 +61,30 @@ def result_type(library: Library, request: Request) -> DType:
 
 
 def is_complex(library: Library, request: Request) -> bool:
-    """Whether a request is of a complex product on a GPU."""
-    if request.operation != "matmul" or host_view(library, request.a, "a") is not None:
+    """Whether a request is of a complex product that kernels compute by its parts.
+
+    On the host these are products with an epilogue; others are NumPy's own.
+    """
+    if request.operation != "matmul":
         return False
+    hosts = [host_view(library, x, name) for name, x in (("a", request.a), ("b", request.b))]
+    if hosts[0] is not None:
+        kinds = [x.dtype.kind for x in hosts if x is not None]
+        return "c" in kinds and bool(request.arguments() or request.scales())
     # Of a lazily conjugated tensor that which it is a view of tells the type.
     named = {"a": request.a, "b": request.b}
-    plain = {n: x.conj() if conjugated(x) else x for n, x in named.items()}
-    return any(library.operand(x, name).dtype in COMPLEX for name, x in plain.items())
+    return any(library.operand(plain(x), name).dtype in COMPLEX for name, x in named.items())
 
 
 def conjugated(x: Any) -> bool:
     """Whether an array is a lazily conjugated view, as PyTorch has them."""
     ask = getattr(x, "is_conj", None)
     return ask is not None and bool(ask())
+
+
+def plain(x: Any) -> Any:
+    """Return a lazily conjugated view as what it is a view of, and any other array as it is."""
+    return x.conj() if conjugated(x) else x
 
 
 def complex_type(library: Library, request: Request) -> DType:
@@ -91,8 +111,8 @@ def _of_complex(request: Request, a: Described, b: Described, *, promotes: bool)
     for name, x in zip("ab", (a, b), strict=True):
         if x.dtype not in (*COMPLEX, *CONVERTED):
             raise UnsupportedDtype(
-                f"{name} is {x.dtype}, which no GPU kernel multiplies; convert it to complex64 or "
-                "complex128"
+                f"{name} is {x.dtype}, which is not multiplied by the parts of complex numbers; "
+                "convert it to complex64 or complex128"
             )
     product = numpy_product(
         HostArray.of(a), HostArray.of(b), out, request.dtype, request.casting, promotes=promotes
@@ -105,6 +125,11 @@ def _of_complex(request: Request, a: Described, b: Described, *, promotes: bool)
             f"to be {written}; pass a complex out or dtype="
         )
     return found
+
+
+def described_complex_type(request: Request, a: Layout, b: Layout) -> DType:
+    """Return the same for a request whose arrays are described."""
+    return _of_complex(request, a, b, promotes=True)
 
 
 def described_type(request: Request, *, on_host: bool) -> DType:

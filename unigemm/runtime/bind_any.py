@@ -1,0 +1,62 @@
+"""Binding of any call: of one that another is computed in place of, that one is bound."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from ..arrays.library import Library
+from ..arrays.operands import HOST, stream_handle
+from .bind import bind
+from .bound import Arrays, Bound, refuse_shared
+from .complex_calls import real_call
+from .converted_copies import with_copies
+from .instead import Replaced
+from .request import Request
+from .result_type import device_of, is_complex, plain
+
+__all__ = ["bind_any"]
+
+
+def bind_any(library: Library, request: Request) -> Bound:
+    """Check a call, and bind it or what is computed in its place.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.matmul`.
+    """
+    replace_by = real_call if is_complex(library, request) else with_copies
+    device = device_of(library, plain(request.a), "a")
+    handle = None if request.stream is None else stream_handle(request.stream)
+    with nullcontext() if device == HOST else library.context(device.index, handle):
+        replaced = replace_by(library, request)
+        if replaced is not None:
+            return _bound_instead(library, request, replaced)
+    return bind(library, request)
+
+
+def _bound_instead(library: Library, request: Request, replaced: Replaced) -> Bound:
+    inner = bind_any(library, replaced.request._replace(stream=None))
+    operands = {
+        name: library.operand(plain(x) if name in ("a", "b") else x, name)
+        for name, x in request.arrays().items()
+    }
+    out = operands.get("out")
+    arrays = Arrays.of(operands, in_place=out is not None and operands.get("c") == out)
+    refuse_shared(arrays, operands)
+    return Bound(
+        make=replaced.make or inner.make,
+        scalar=replaced.scalar,
+        launch=None,
+        fill=False,
+        device=inner.device,
+        workspace=None,
+        plan=inner.plan,
+        options=inner.options,
+        arrays=arrays,
+        fresh=out is None,
+        factors=inner.factors,
+        numbers=inner.numbers,
+        instead=replaced.by(inner),
+        kept=inner.kept,
+    )

@@ -1,0 +1,237 @@
+"""Complex calls that are computed as real ones: on a GPU all, else those with an epilogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..arguments import shown
+from ..arrays.array_spec import ArraySpec
+from ..arrays.libraries import view
+from ..arrays.library import Library
+from ..arrays.operands import compact_strides, parse_dtype
+from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..problem.canonical import Layout, result_shape
+from ..problem.complex_form import ComplexForm, complex_form, dense_steps
+from ..problem.contraction import View
+from ..problem.dtypes import COMPLEX, CONVERTED, DType, real_part
+from .bound import Copy
+from .instead import Replaced, strided, views_of
+from .request import Request
+from .result_type import complex_type, conjugated, described_complex_type, plain
+
+__all__ = ["real_call", "real_description"]
+
+#: What a request may have beside a product whose parts are computed apart.
+_BESIDE = ("alpha", "beta", "c", "bias")
+
+
+def real_call(library: Library, request: Request) -> Replaced:
+    """Return the real call of a complex one of which one operand at least is complex.
+
+    Parameters
+    ----------
+    library
+        Of the arrays; they may be opened views of another library's.
+    request
+        The call, with no `axes`. The arrays' device and its stream are current.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.matmul`.
+    """
+    named = request.arrays()
+    seen = {name: plain(x) if name in ("a", "b") else x for name, x in named.items()}
+    layouts = {name: library.operand(x, name).layout for name, x in seen.items()}
+    device = library.operand(seen["a"], "a").device
+    dtype = complex_type(library, request._replace(a=seen["a"], b=seen["b"]))
+    _refuse_options(request)
+    shape = _shape(layouts)
+    d = layouts.get("out") or Layout(shape, compact_strides(shape), dtype)
+    beside = [name for name in ("c", "bias") if name in named]
+    made = _Made(library, device, list(dict.fromkeys(("a", "b", "out", *named))), named)
+    for name in "ab":
+        if conjugated(named[name]):
+            layouts[name] = made.copied(name, layouts[name], layouts[name].dtype)
+    for name in beside:
+        layouts[name] = _as_complex(made, name, layouts[name], dtype)
+    form = complex_form(layouts["a"], layouts["b"], d, [layouts[name] for name in beside])
+    made.expanded(form)
+    for name, copy in form.form.copied:
+        made.densely(name, copy)
+    make = library.maker(shape, dtype, device)
+    out = named["out"] if "out" in named else make()
+    back = apart = None
+    target = _parts_of(library, out)
+    unit = views_of(library).steps(target)[1]
+    if form.form.made is not None:
+        apart = library.maker(form.form.made, real_part(d.dtype), device)
+        target, back = apart(), _back(library, form)
+    moved = {
+        name: strided(library, made.real(name), own, unit_of(library, made.real(name)))
+        for name, own in zip(
+            ("a", "b", *beside), (form.form.a, form.form.b, *form.form.beside), strict=True
+        )
+    }
+    kinds: dict[str, Any] = {"dtype": None, "casting": None}
+    if library.promotes:  # what NumPy forbids was refused
+        kinds = {"dtype": real_part(dtype), "casting": "unsafe"}
+    real = request._replace(
+        **moved, out=strided(library, target, form.form.d, unit), stream=None, **kinds
+    )
+    return Replaced(real, tuple(made.copies), back, apart, make=make, scalar=not shape)
+
+
+def unit_of(library: Library, x: Any) -> int:
+    """Return what one element of an array is in the units of its library's strides."""
+    return views_of(library).steps(x)[1]
+
+
+class _Made:
+    """The arrays of a call that are made for it, as they are bound: they hold nothing yet."""
+
+    def __init__(
+        self, library: Library, device: Any, names: list[str], arrays: dict[str, Any]
+    ) -> None:
+        self.library, self.device, self.names = library, device, names
+        self.arrays = dict(arrays)
+        self.copies: list[Copy] = []
+
+    def add(self, name: str, shape: tuple[int, ...], dtype: DType, fill: Any) -> None:
+        """Note an array that stands for another."""
+        make = self.library.maker(shape, dtype, self.device)
+        self.arrays[name] = make()
+        self.copies.append(Copy(self.names.index(name), make, fill))
+
+    def copied(self, name: str, layout: Layout, dtype: DType) -> Layout:
+        """Note a dense copy, perhaps of another type, and return its layout."""
+        self.add(name, layout.shape, dtype, views_of(self.library).assign)
+        return Layout(layout.shape, dense_steps(layout.shape), dtype)
+
+    def expanded(self, form: ComplexForm) -> None:
+        """Note the operand that has i times each number beside it."""
+        if form.expanded is None:
+            return
+        name, before = "ab"[form.expanded], (slice(None),) * form.before
+        assign = views_of(self.library).assign
+
+        def fill(to: Any, x: Any) -> None:
+            same, turned = (to[at] for at in ((*before, 0), (*before, 1)))
+            assign(same, x)
+            assign(turned.real, -x.imag)  # and no product, where infinity times 0 is NaN
+            assign(turned.imag, x.real)
+
+        self.add(name, form.shape, parse_dtype(self.arrays[name].dtype), fill)
+
+    def densely(self, name: str, copy: View) -> None:
+        """Note a dense real copy of a view of an operand."""
+        library = self.library
+        assign = views_of(library).assign
+        real = _parts_of(library, self.arrays[name])
+        unit, dtype = unit_of(library, real), parse_dtype(real.dtype)
+
+        def fill(to: Any, x: Any) -> None:
+            assign(to, strided(library, _parts_of(library, x), copy, unit))
+
+        self.add(name, copy.shape, dtype, fill)
+
+    def real(self, name: str) -> Any:
+        """Return an array as a real one."""
+        return _parts_of(self.library, self.arrays[name])
+
+
+def _parts_of(library: Library, x: Any) -> Any:
+    """Return a view of an array as a real one: a complex one has a dimension more."""
+    if parse_dtype(x.dtype) not in COMPLEX:
+        return x
+    real = x.real
+    steps, unit = views_of(library).steps(real)
+    return strided(library, real, View((*x.shape, 2), (*steps, unit)))
+
+
+def _back(library: Library, form: ComplexForm) -> Any:
+    """Return what writes a result that was made apart into the caller's array."""
+    assign = views_of(library).assign
+
+    def back(made: Any, out: Any) -> None:
+        library.claim(out, "out")
+        assign(
+            _parts_of(library, out), strided(library, made, form.form.back, unit_of(library, made))
+        )
+
+    return back
+
+
+def _shape(layouts: dict[str, Layout]) -> tuple[int, ...]:
+    shape = result_shape(layouts["a"].shape, layouts["b"].shape)
+    out = layouts.get("out")
+    if out is not None and out.shape != shape:
+        raise ShapeMismatch(f"out has shape {out.shape}; the product has shape {shape}")
+    return shape
+
+
+def _as_complex(made: _Made, name: str, layout: Layout, dtype: DType) -> Layout:
+    """Return the layout of what is added, as complex numbers."""
+    if layout.dtype in COMPLEX:
+        return layout
+    if layout.dtype not in CONVERTED:
+        raise UnsupportedDtype(f"{layout.dtype} is not added to complex products; convert it")
+    return made.copied(name, layout, dtype)
+
+
+def _refuse_options(request: Request) -> None:
+    """Refuse what complex products do not have."""
+    if request.quantize_out is not None:
+        raise UnsupportedDtype("complex results are not quantised; leave quantize_out= out")
+    for name in request.arguments():
+        if name not in _BESIDE:
+            raise UnsupportedProblem(
+                f"{name} is for real numbers and these are complex; leave it out (alpha, beta, c "
+                "and bias are for both)"
+            )
+    for name in ("c", "bias"):
+        x = getattr(request, name)
+        if x is not None and not hasattr(x, "shape"):
+            raise UnsupportedProblem(f"{name} is {shown(x)}; pass an array, or leave it out")
+    if request.scales():
+        raise UnsupportedProblem("scales are for float8 and these are complex; use alpha")
+
+
+def real_description(request: Request) -> Request:
+    """Return the description of the real call of a complex one; its arrays may be described too.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.plan`.
+    """
+    named = {name: _described(x, name) for name, x in request.arrays().items()}
+    dtype = described_complex_type(request, named["a"], named["b"])
+    _refuse_options(request)
+    shape = _shape(named)
+    d = named.get("out") or Layout(shape, compact_strides(shape), dtype)
+    beside: list[str] = [name for name in ("c", "bias") if name in named]
+    for name in beside:
+        if named[name].dtype not in COMPLEX:
+            named[name] = Layout(named[name].shape, dense_steps(named[name].shape), dtype)
+    form = complex_form(named["a"], named["b"], d, [named[name] for name in beside])
+    moved: dict[str, Any] = {}
+    copied = {name for name, _ in form.form.copied}
+    for name, own in zip(
+        ("a", "b", *beside), (form.form.a, form.form.b, *form.form.beside), strict=True
+    ):
+        x = named[name]
+        made = name in copied or (form.expanded is not None and name == "ab"[form.expanded])
+        moved[name] = _spec(own, x.dtype, 16 if made else x.alignment)
+    alignment = d.alignment if form.form.made is None else 16
+    moved["out"] = _spec(form.form.d, d.dtype, alignment)
+    return request._replace(**moved, dtype=None, casting=None)
+
+
+def _described(x: Any, name: str) -> Layout:
+    return x.layout if isinstance(x, ArraySpec) else view(plain(x), name).layout
+
+
+def _spec(own: View, dtype: DType, alignment: int) -> ArraySpec:
+    kind = real_part(dtype) if dtype in COMPLEX else dtype
+    return ArraySpec(own.shape, kind, strides=own.strides, alignment=alignment)
