@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import unigemm
+from unigemm.runtime.compile_many import compile_many
 from unigemm.tuning.measure import best_device, measure, rotation
 
 #: M, N and K of large layers, and of few rows.
@@ -18,8 +19,33 @@ SIZES = (
     (4096, 4096, 4096), (4096, 7168, 2048), (4096, 24576, 1536), (8192, 2048, 7168),
     (1024, 4096, 4096), (128, 7168, 2048),
 )  # fmt: skip
-_BIAS = {"activation": "relu"}
 KINDS = ("float8_e4m3fn", "bfloat16", "int8")
+_RELU = {"activation": "relu"}
+#: What results are compared, the first with the others.
+RESULTS: dict[str, dict[str, Any]] = {
+    "bfloat16": {"dtype": "bfloat16"},
+    "bfloat16 relu": {"dtype": "bfloat16", **_RELU},
+    "1x128": {"quantize_out": (1, 128)},
+    "1x128 relu": {"quantize_out": (1, 128), **_RELU},
+    "row": {"quantize_out": "row"},
+}
+
+
+def options_of(kind: str) -> dict[str, dict[str, Any]]:
+    """Return the options of products of a type by the names of their results."""
+    scales = {"scale_a": 0.01, "scale_b": 1.0} if kind == "int8" else {}
+    return {name: {**scales, **more} for name, more in RESULTS.items()}
+
+
+def compile_all() -> None:
+    """Compile the kernels of all products, several at a time."""
+    plans = []
+    for kind in KINDS:
+        for m, n, k in SIZES:
+            a, b = unigemm.ArraySpec((m, k), kind), unigemm.ArraySpec((k, n), kind, "F")
+            plans += [unigemm.plan(a, b, **more) for more in options_of(kind).values()]
+    for _ in compile_many(plans):
+        pass
 
 
 def product_rows(device: Any, kind: str, sizes: tuple[int, int, int]) -> None:
@@ -31,19 +57,10 @@ def product_rows(device: Any, kind: str, sizes: tuple[int, int, int]) -> None:
         (m * k + k * n) * (2 if kind == "bfloat16" else 1) + 3 * m * n, device.l2_bytes
     )
     calls: dict[str, list[Callable[[], object]]] = {}
-    scales = {"scale_a": 0.01, "scale_b": 1.0} if kind == "int8" else {}
     for _ in range(min(count, 12)):
         a = (torch.randn(m, k, device="cuda") * 2).to(getattr(torch, kind))
         b = (torch.randn(n, k, device="cuda") * 2).to(getattr(torch, kind)).T
-        for name, more in (
-            ("bfloat16", {"dtype": "bfloat16"}),
-            ("bfloat16 relu", {"dtype": "bfloat16", **_BIAS}),
-            ("1x128", {"quantize_out": (1, 128)}),
-            ("1x128 relu", {"quantize_out": (1, 128), **_BIAS}),
-            ("1x128 int8", {"quantize_out": (1, 128), "dtype": "int8"}),
-            ("row", {"quantize_out": "row"}),
-        ):
-            given = {**scales, **more}
+        for name, given in options_of(kind).items():
             out = unigemm.matmul(a, b, **given)
 
             def call(a: Any = a, b: Any = b, out: Any = out, given: Any = given) -> object:
@@ -80,6 +97,7 @@ def array_rows(device: Any, shape: tuple[int, int], source: str) -> None:
 def main() -> None:
     """Measure all."""
     device = best_device()
+    compile_all()
     for kind in KINDS:
         for sizes in SIZES:
             product_rows(device, kind, sizes)
