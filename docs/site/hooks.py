@@ -33,7 +33,7 @@ ELSEWHERE = {
 #: Examples that come before the others.
 FIRST = (
     *("numpy_drop_in", "attention_scores", "lora_layer", "own_epilogue", "reading_a_plan"),
-    *("plan_read_aloud", "backend_by_name", "batch_invariance", "mxfp8"),
+    *("plan_read_aloud", "backend_by_name", "batch_invariance", "float8_layers", "mxfp8"),
 )
 #: Pages of what was once measured or changed: a search finds the guide and the reference first.
 SHOWN = 5  # lines of output in the gallery
