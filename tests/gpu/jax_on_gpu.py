@@ -35,7 +35,7 @@ g = jax.jit(lambda s: matmul(a, b, scale_a=s, scale_b=2.0, preferred_element_typ
 near(g(jnp.float32(0.5)), a, b, 2e-2)
 
 k = 300
-spread = lambda s, axis, extent: np.repeat(s, 128, axis).take(range(extent), axis)  # noqa: E731
+spread = lambda s, axis, extent: np.repeat(np.asarray(s), 128, axis).take(np.arange(extent), axis)  # noqa: E731
 a = jnp.asarray(rng.standard_normal((3, 40, k))).astype("float8_e4m3fn")
 b = jnp.asarray(rng.standard_normal((3, k, 144))).astype("float8_e4m3fn")
 s = jnp.asarray(rng.uniform(0.5, 2, (3, 40, 3)), "float32")
@@ -46,7 +46,8 @@ wide_b = np.asarray(b, "float64") * spread(spread(t, -2, k), -1, 144)
 for f in (scaled, jax.vmap(scaled)):
     near(jax.jit(f)(a, b, s, t), wide_a, wide_b, 2.0**-11)
 rows, columns = s[0, :, :1], jnp.ones((1, 144), "float32")
-near(jax.jit(scaled)(a[0], b[0], rows, columns), a[0] * rows, b[0], 2.0**-11)
+wide_a = np.asarray(a[0], "float64") * np.asarray(rows)
+near(jax.jit(scaled)(a[0], b[0], rows, columns), wide_a, b[0], 2.0**-11)
 
 x = jnp.asarray(rng.standard_normal((32, 64)), "float32")
 w = jnp.asarray(rng.standard_normal((64, 48)), "float32")
