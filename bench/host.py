@@ -12,7 +12,7 @@ import numpy as np
 from unigemm.errors import UnsupportedProblem
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.problem.problem import Precision
-from unigemm.tuning.measure_device import UNLIKELY_INTEGERS
+from unigemm.tuning.measure_device import EXPONENTS, UNLIKELY_INTEGERS, scaled
 
 __all__ = ["HostDevice"]
 
@@ -34,7 +34,11 @@ class HostDevice:
         """Make random numbers."""
         *lead, rows, columns = shape
         stored = (*lead, columns, rows) if transposed else (*lead, rows, columns)
-        flat = self.rng.standard_normal(math.prod(stored) + offset).astype(numpy_dtype(dtype))
+        count = math.prod(stored) + offset
+        if dtype is DType.FLOAT8_E8M0FNU:
+            flat = self.rng.integers(*EXPONENTS, count).astype(np.uint8).view(numpy_dtype(dtype))
+        else:
+            flat = self.rng.standard_normal(count).astype(numpy_dtype(dtype))
         x = flat[offset:].reshape(stored)
         return x.swapaxes(-1, -2) if transposed else x
 
@@ -89,9 +93,14 @@ class HostDevice:
         """Return an array, or some rows of its matrices, in float64."""
         return (x if rows is None else x[..., rows, :]).astype(np.float64)
 
-    def sums(self, a: Any, b: Any, rows: Sequence[int]) -> tuple[Any, Any]:
+    def sums(
+        self, a: Any, b: Any, rows: Sequence[int], scales: Sequence[Any] = ()
+    ) -> tuple[Any, Any]:
         """Return some rows of A B and of |A| |B|; not by the BLAS that made them."""
         x, y = a[..., rows, :].astype(np.float64), b.astype(np.float64)
+        if scales:
+            wide = [scale.astype(np.float64) for scale in scales]
+            x, y = scaled(x, y, wide, (rows, a.shape[-2]), np.repeat)
         product = "...mk,...kn->...mn"
         return np.einsum(product, x, y), np.einsum(product, abs(x), abs(y))
 

@@ -133,6 +133,7 @@ class FakeBackend(Backend):
     takes_scales = True
     takes_epilogues = True
     takes_groups = True
+    takes_fine_scales = True
     __hash__ = object.__hash__
 
     def missing(self):
@@ -173,6 +174,11 @@ class FakeBackend(Backend):
             from unigemm.backends.numpy.grouped import bind_groups
 
             bind_groups(gemm, (64, 64, 64))(a, b, d, workspace, stream, *more)
+            return
+        if gemm.problem.scales is not None and gemm.problem.scales.of_blocks:
+            from unigemm.backends.numpy.product import bind_product
+
+            bind_product(gemm, (64, 64, 128))(a, b, d, workspace, stream, *more)
             return
         first, second = (b, a) if gemm.swapped else (a, b)
         x, y, z = (

@@ -11,6 +11,7 @@ from unigemm.planning.prediction import Candidate, Prediction
 from unigemm.problem.dtypes import numpy_dtype
 from unigemm.runtime import bind as dispatch
 from unigemm.tuning import online
+from unigemm.tuning.measure_device import scaled
 
 TILES = {"pick": (64, 64, 8), "second": (32, 64, 8), "third": (16, 64, 8)}
 
@@ -73,8 +74,11 @@ class Stopwatch:
         x = host(x)
         return (x if rows is None else x[..., rows, :]).astype(float)
 
-    def sums(self, a, b, rows):
+    def sums(self, a, b, rows, scales=()):
         x, y = self.values(a, rows), self.values(b, None)
+        if scales:
+            wide = [self.values(scale, None) for scale in scales]
+            x, y = scaled(x, y, wide, (rows, a.shape[-2]), np.repeat)
         return x @ y, abs(x) @ abs(y)
 
     def synchronize(self):

@@ -60,6 +60,17 @@ def test_any_sizes_do(sizes, lines, seed):
     assert x.error(got) < 1e-6
 
 
+@pytest.mark.parametrize("lines", LINES)
+def test_a_prepared_product_takes_new_scales_each_time(lines):
+    x, y = (drawn((33, 200, 300), lines, seed=seed) for seed in (3, 4))
+    function = unigemm.prepare(x.a, x.b, scale_a=x.scale_a, scale_b=x.scale_b)
+    for each in (x, y):
+        got = function(each.a, each.b, scale_a=each.scale_a, scale_b=each.scale_b)
+        assert each.error(got) < 2e-7
+    with pytest.raises(unigemm.UnsupportedProblem, match="scale_b"):
+        function(x.a, x.b, scale_a=x.scale_a)
+
+
 def test_a_result_that_lies_in_columns_is_the_transpose():
     x = drawn((70, 140, 260), (1, 128))
     out = np.empty((140, 70), np.float32).T

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import unigemm
 from bench.host import HostDevice
-from unigemm.problem.dtypes import DType
+from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.runtime.request import Request
+from unigemm.runtime.words import asked_specs
 from unigemm.tuning import expected
 from unigemm.tuning.intervals import Interval, interval_operations, nearest
 from unigemm.tuning.measure import Workload
@@ -119,6 +120,36 @@ def test_scales_are_in_the_bounds_of_a_product_without_an_epilogue():
     found, arrays, plan = computed("", DType.FLOAT8_E4M3FN, BF16, scale_a=3.0, scale_b=spec((1,)))
     assert found.ratio(arrays) <= 1
     replace(arrays, scaling={"scale_a": 2.0, **arrays.scaling, "scale_b": 1.0}).call(plan)()
+    assert found.ratio(arrays) > 1
+
+
+FINE = list(product(("1x128", "128x128"), ("1x128", "128x128"), ("", ":float8_e8m0fnu")))
+
+
+@pytest.mark.parametrize("name", ["", "bias, gelu_tanh"])
+@pytest.mark.parametrize(("of_a", "of_b", "kind"), FINE)
+def test_scales_of_blocks_are_in_the_bounds_with_each_in_its_place(name, of_a, of_b, kind):
+    operands = spec((M, K), "float8_e4m3fn"), spec((K, N), "float8_e4m3fn")
+    given = asked_specs(None, of_a + kind, of_b + kind, *operands)
+    found, arrays, plan = computed(name, DType.FLOAT8_E4M3FN, BF16, **given)
+    assert found.ratio(arrays) <= 1
+    for which in ("scale_a", "scale_b"):
+        turned = arrays.scaling[which].copy()
+        along = -1 if which == "scale_a" else -2
+        turned[...] = np.roll(turned, 1, along)  # those of the next 128 elements of K
+        replace(arrays, scaling={**arrays.scaling, which: turned}).call(plan)()
+        assert found.ratio(arrays) > 1
+
+
+@pytest.mark.parametrize("kind", [DType.FLOAT8_E4M3FN, DType.INT8], ids=str)
+def test_scales_of_lines_are_in_the_bounds(kind):
+    operands = spec((M, K), kind), spec((K, N), kind)
+    found, arrays, plan = computed("", kind, **asked_specs(None, "row", "column", *operands))
+    assert found.ratio(arrays) <= 1
+    assert arrays.out.dtype == ("float32" if kind is DType.INT8 else numpy_dtype(BF16))
+    arrays.arguments["scale_a"][...] *= 2
+    assert found.ratio(arrays) <= 1  # they are known by now
+    arrays.call(plan)()
     assert found.ratio(arrays) > 1
 
 

@@ -20,6 +20,7 @@ from unigemm.planning import tuned_plans
 from unigemm.planning.tuned_plans import read
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.runtime import bind as dispatch
+from unigemm.runtime.words import asked_specs
 from unigemm.tuning import online
 
 BFLOAT16, FLOAT8 = DType.BFLOAT16, DType.FLOAT8_E4M3FN
@@ -294,6 +295,70 @@ def test_products_of_float8_with_scales_are_measured(stopwatch, fused):
     assert stopwatch.launched == [TILES["pick"]]  # without scales it is another product
 
 
+#: Scales of (32, 256) @ (256, 8) and how they are told in words.
+FINE = {
+    "row, column": ({"scale_a": (32, 1), "scale_b": (1, 8)}, ("row", "column")),
+    "1x128, 128x128": ({"scale_a": (32, 2), "scale_b": (2, 1)}, ("1x128", "128x128")),
+    "128x128, 1x128": ({"scale_a": (1, 2), "scale_b": (2, 8)}, ("128x128", "1x128")),
+}
+
+
+@pytest.mark.parametrize("fused", [{}, {"activation": "relu"}], ids=["plain", "fused"])
+@pytest.mark.parametrize("name", FINE)
+def test_products_with_scales_of_lines_and_blocks_are_measured(stopwatch, name, fused):
+    shapes, words = FINE[name]
+    ones, kind = stopwatch.driver.ones, numpy_dtype(FLOAT8)
+    a, b = ones((32, 256), kind), ones((256, 8), kind)
+    scales = {which: ones(shape) for which, shape in shapes.items()}
+    host(scales["scale_a"])[..., 0] = 3
+    expected = 256 * 3 if name == "row, column" else 128 * 4
+
+    def call():
+        stopwatch.launched.clear()
+        got = unigemm.matmul(a, b, dtype="bfloat16", **scales, **fused)
+        np.testing.assert_array_equal(host(got).astype(float), expected)
+        return stopwatch.launched
+
+    with unigemm.autotuning():
+        assert call()[-1] == TILES["third"]
+        assert len(stopwatch.launched) > 3
+        assert call() == [TILES["third"]]
+    (entry,) = read(own_tuning_file())
+    own_tuning_file().unlink()
+    tuned_plans.forget()
+    dispatch.replan()
+    assert call() == [TILES["pick"]]
+    named = asked_specs(None, *words, spec((32, 256), "e4m3"), spec((256, 8), "e4m3"))
+    assert {which: x.shape for which, x in named.items()} == shapes
+    plan = autotune(stopwatch, a, b, dtype="bfloat16", **named, **fused)
+    assert plan.config.tile == TILES["third"]
+    assert plan.problem == entry.plan.problem
+    assert plan.problem.has_block_scales == (name != "row, column")
+    assert call() == [TILES["third"]]
+    stopwatch.launched.clear()
+    unigemm.matmul(a, b, dtype="bfloat16", scale_a=2.0, scale_b=ones((1,)), **fused)
+    assert stopwatch.launched == [TILES["pick"]]  # with other scales it is another product
+
+
+def test_a_kernel_that_takes_the_scales_of_another_block_loses(stopwatch):
+    ones, kind = stopwatch.driver.ones, numpy_dtype(FLOAT8)
+    a, b = ones((32, 256), kind), ones((256, 8), kind)
+    scales = {"scale_a": ones((32, 2)), "scale_b": ones((2, 1))}
+    host(scales["scale_a"])[..., 0] = 3
+    launch = stopwatch.backend.launch
+
+    def shifted(kernel, gemm, *places):
+        if stopwatch.launched[-1] == TILES["third"]:
+            places = (*places[:5], places[5] + 4, *places[6:])  # one float32 further on
+        launch(kernel, gemm, *places)
+
+    stopwatch.backend.launch = shifted
+    with unigemm.autotuning(), pytest.warns(unigemm.TuningWarning, match="its result is wrong"):
+        unigemm.matmul(a, b, dtype="bfloat16", **scales)
+    (entry,) = read(own_tuning_file())
+    assert entry.plan.config.tile == TILES["pick"]
+
+
 def test_a_kernel_that_leaves_out_the_scales_loses(stopwatch):
     a, b = eights(stopwatch)
     launch = stopwatch.backend.launch
@@ -363,9 +428,9 @@ def test_an_epilogue_of_which_bits_are_promised_is_never_measured(stopwatch, opt
 
 
 def test_what_the_measuring_itself_multiplies_is_not_measured(stopwatch, monkeypatch):
-    def sums(a, b, rows, real=stopwatch.sums):
-        unigemm.matmul(a, b, alpha=3.0)  # as under `unigemm.torch.use`
-        return real(a, b, rows)
+    def sums(*given, real=stopwatch.sums):
+        unigemm.matmul(*given[:2], alpha=3.0)  # as under `unigemm.torch.use`
+        return real(*given)
 
     monkeypatch.setattr(stopwatch, "sums", sums)
     with unigemm.autotuning():
@@ -455,13 +520,13 @@ def test_the_command_line_tunes_with_an_epilogue(stopwatch, monkeypatch, capsys)
 
     def taken(a, b, **given):
         asked.append(given)
-        x, y = (stopwatch.driver.ones(each.shape) for each in (a, b))
+        x, y = (stopwatch.driver.ones(each.shape, numpy_dtype(each.dtype)) for each in (a, b))
         return measured(x, y, device=stopwatch, **given)
 
     monkeypatch.setattr(module, "autotune", taken)
 
-    def said(*words, code=0):
-        sizes = ("32", "8", "16")
+    def said(*words, code=0, k="16"):
+        sizes = ("32", "8", k)
         monkeypatch.setattr("sys.argv", ["unigemm", "tune", *sizes, "--json", *words])
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -474,6 +539,11 @@ def test_the_command_line_tunes_with_an_epilogue(stopwatch, monkeypatch, capsys)
     assert asked[0]["activation"] == "gelu_tanh"
     plan = said("--groups", "4", "--epilogue", "relu", "--budget", "0.001")
     assert (plan["problem"]["groups"]["along"], plan["extents"]["groups"]) == ("m", 4)
+    blocks = ("--dtype", "float8_e4m3fn", "--scale-a", "1x128", "--scale-b", "128x128:x")
+    assert "not supported" in said(*blocks, code=2)["error"]["message"]
+    plan = said(*blocks[:-1], "128x128", "--budget", "0.001", k="256")
+    assert plan["problem"]["scales"]["a"]["granularity"] == "1x128"
+    assert asked[-1]["scale_b"].shape == (2, 1)
     assert "not known" in said("--epilogue", "bais", code=2)["error"]["message"]
     assert "along 'q'" in said("--groups", "4", "--along", "q", code=2)["error"]["message"]
     assert "some seconds" in said("--budget", "nan", code=2)["error"]["message"]

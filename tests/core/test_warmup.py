@@ -14,6 +14,7 @@ from unigemm import cache, env
 from unigemm.cli.main import app
 from unigemm.errors import BackendUnavailable, CacheError, CompilationError, UnsupportedProblem
 from unigemm.planning.registry import backend_named
+from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.runtime import bind, loader
 from unigemm.runtime.warmup import plans_for
 
@@ -161,7 +162,54 @@ def test_products_are_planned_for_the_targets_that_are_named():
     assert found[0] == plan
 
 
+SCALED = {"m": [1, 200], "n": 1536, "k": 7168, "dtype": "float8_e4m3fn", "layout": "nt"}
+SCALES = {"a": ("tensor", "row", "1x128", "128x128"), "b": ("tensor", "column", "1x128", "128x128")}
+
+
+def test_products_in_words_have_scales_and_so_has_what_is_recorded(gpu, tmp_path):
+    for of_a, of_b in (("row", "column"), ("1x128", "128x128"), ("128x128", "1x128")):
+        (plan,) = plans_for([{**SCALED, "m": 200, "scale_a": of_a, "scale_b": of_b}], "h100", None)
+        shapes = {"row": (200, 1), "1x128": (200, 56), "128x128": (2, 56)}
+        turned = {"column": (1, 1536), "1x128": (56, 1536), "128x128": (56, 12)}
+        scales = {"scale_a": shapes[of_a], "scale_b": turned[of_b]}
+        assert (
+            plan.problem
+            == unigemm.plan(
+                unigemm.ArraySpec((200, 7168), "float8_e4m3fn"),
+                unigemm.ArraySpec((7168, 1536), "float8_e4m3fn", "F"),
+                **{name: unigemm.ArraySpec(shape, "float32") for name, shape in scales.items()},
+                target="h100",
+            ).problem
+        )
+    driver, _ = gpu
+    kind = np.dtype(np.float32)
+    a, b = (driver.ones(s, numpy_dtype(DType.FLOAT8_E4M3FN)) for s in ((32, 256), (256, 8)))
+    file = tmp_path / "products.jsonl"
+    with unigemm.record(file):
+        unigemm.matmul(a, b, scale_a=driver.ones((32, 2), kind), scale_b=driver.ones((2, 1), kind))
+        unigemm.matmul(a, b, scale_a=driver.ones((32, 1), kind), scale_b=2.0)
+    blocks, lines = plans_for(file, None, None)
+    assert str(blocks.problem.scales) == "A scaled per 1x128, B per 128x128"
+    assert lines.problem.epilogue is not None
+
+
+def test_words_of_scales_reach_every_command_that_plans():
+    for command in ("plan", "compile"):
+        for of_a, of_b in zip(SCALES["a"], SCALES["b"], strict=True):
+            words = ["--scale-a", of_a, "--scale-b", of_b, "--target", "cpu", "--json"]
+            sizes = [command, "40", "30", "300", "--dtype", "float8_e4m3fn"]
+            assert CliRunner().invoke(app, [*sizes, *words]).exit_code == 0
+    asked = ["plan", "40", "30", "300", "--dtype", "int8", "--target", "cpu", "--json"]
+    found = CliRunner().invoke(app, [*asked, "--scale-a", "row", "--scale-b", "column"])
+    assert json.loads(found.stdout)["problem"]["d"]["dtype"] == "float32"
+    twice = CliRunner().invoke(app, [*asked, "--scale-a", "row", "--epilogue", "scale_a"])
+    assert "leave out one of them" in str(twice.exception)
+
+
 WRONG = {
+    "scale": ({**SCALED, "scale_a": "rows"}, "scale_a 'rows' is not known"),
+    "no scale": ({**SCALED, "scale_b": [1]}, "use one of tensor, column"),
+    "one side": ({**SCALED, "scale_b": "1x128"}, "both operands"),
     "nothing": ({}, "it has no dtype, k, m, n"),
     "word": ({**LAYER, "shape": 3}, "it has 'shape'"),
     "dtype": ({**LAYER, "dtype": "float31"}, "float31"),

@@ -23,7 +23,7 @@ from ..planning.planner import KEPT
 from ..planning.target import name_of
 from ..runtime.plan_call import plan_request
 from ..runtime.warmup import plans_for
-from ..runtime.words import fused_specs, grouped_specs, request_of, specs
+from ..runtime.words import asked_specs, grouped_specs, request_of, specs
 from ..tuning.plan_plot import write_plan_plot
 from ..tuning.plot import check_picture
 from ..version import __version__
@@ -44,6 +44,8 @@ from .options import (
     OutDtype,
     Precision,
     Rows,
+    ScaleA,
+    ScaleB,
     Targets,
 )
 from .report import report_command
@@ -165,6 +167,8 @@ def plan_command(
     epilogue: EpilogueWords = None,
     groups: Groups = None,
     along: Along = "m",
+    scale_a: ScaleA = None,
+    scale_b: ScaleB = None,
     top: Top = None,
     plot: Annotated[
         Path | None,
@@ -180,7 +184,7 @@ def plan_command(
     keep = KEPT if top is None else top - 1
     options: dict[str, Any] = {"backend": backend, "precision": precision, "keep": keep}
     options["batch_invariant"] = batch_invariant
-    options |= {"groups": groups, "along": along}
+    options |= {"groups": groups, "along": along, "scale_a": scale_a, "scale_b": scale_b}
     plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
     if plot is not None:
         write_plan_plot(plot, plans[0])
@@ -217,12 +221,14 @@ def compile_command(
     epilogue: EpilogueWords = None,
     groups: Groups = None,
     along: Along = "m",
+    scale_a: ScaleA = None,
+    scale_b: ScaleB = None,
     as_json: Json = False,
 ) -> None:
     """Compile the kernel of an M x N x K product into the cache."""
     options: dict[str, Any] = {"backend": backend, "precision": precision}
     options["batch_invariant"] = batch_invariant
-    options |= {"groups": groups, "along": along}
+    options |= {"groups": groups, "along": along, "scale_a": scale_a, "scale_b": scale_b}
     plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
     made = show.compile_all(plans, quiet=as_json)
     if as_json:
@@ -246,6 +252,8 @@ def tune(
     epilogue: EpilogueWords = None,
     groups: Groups = None,
     along: Along = "m",
+    scale_a: ScaleA = None,
+    scale_b: ScaleB = None,
     candidates: Annotated[int, typer.Option(min=1, help="Measure this many configurations.")] = 8,
     budget: Annotated[float, typer.Option(help="Device time to spend, in seconds.")] = 1.0,
     file: Annotated[
@@ -276,7 +284,7 @@ def tune(
                 task, description=what, completed=done, total=of
             ),
             **ends,
-            **fused_specs(epilogue, a, b, shape),
+            **asked_specs(epilogue, scale_a, scale_b, a, b, shape),
         )
     if as_json:
         show.print_json(plan_json(plan))

@@ -12,7 +12,7 @@ from ..planning.target import ARCHITECTURES, SHORT_NAMES
 from ..problem.block_scales import FORMATS
 from ..problem.dtypes import INPUTS, DType
 from ..problem.problem import PRECISIONS
-from ..runtime.words import LAYOUTS
+from ..runtime.words import LAYOUTS, SCALES
 
 __all__ = [
     "Backend",
@@ -26,6 +26,8 @@ __all__ = [
     "OutDtype",
     "Precision",
     "Rows",
+    "ScaleA",
+    "ScaleB",
     "Targets",
     "among",
     "named_backends",
@@ -98,6 +100,23 @@ Precision = Annotated[
         "--precision",
         help=f"Coarsest arithmetic for float32: {', '.join(PRECISIONS)}.",
         autocompletion=among(*PRECISIONS),
+    ),
+]
+ScaleA = Annotated[
+    str | None,
+    typer.Option(
+        "--scale-a",
+        help=f"What shares a scale of A, of float8 or int8: {', '.join(SCALES['scale_a'])}; blocks "
+        "are of float8, and 1x128:float8_e8m0fnu is a power of two for each.",
+        autocompletion=among(*SCALES["scale_a"]),
+    ),
+]
+ScaleB = Annotated[
+    str | None,
+    typer.Option(
+        "--scale-b",
+        help=f"The same of B: {', '.join(SCALES['scale_b'])}.",
+        autocompletion=among(*SCALES["scale_b"]),
     ),
 ]
 BatchInvariant = Annotated[

@@ -13,7 +13,7 @@ import typer
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import dtype_named
 from ..problem.problem import PRECISIONS
-from ..runtime.words import fused_specs, grouped_specs
+from ..runtime.words import asked_specs, grouped_specs
 from ..tuning.measure import Workload, best_device
 from ..tuning.plot import check_picture, write_plot
 from ..tuning.sweep import (
@@ -39,6 +39,8 @@ from .options import (
     OutDtype,
     Precision,
     Rows,
+    ScaleA,
+    ScaleB,
     named_backends,
 )
 
@@ -59,6 +61,8 @@ def sweep_command(
     epilogue: EpilogueWords = None,
     groups: Groups = None,
     along: Along = "m",
+    scale_a: ScaleA = None,
+    scale_b: ScaleB = None,
     backend: Annotated[
         str,
         typer.Option(help="Names with commas between, or auto.", autocompletion=named_backends),
@@ -100,7 +104,7 @@ def sweep_command(
         check_picture(plot)
     lists = lists_of(tile, stages, cluster, schedule, raster, group, split_k, cluster_k, occupancy)
     work = workload(m, n, k, dtype, out_dtype, layout, batch, precision)
-    work = _grouped(work, epilogue, groups, along)
+    work = _asked(work, epilogue, scale_a, scale_b, groups, along)
     device = best_device()
     plans, reasons = starts(work, _parts(backend))
     if not plans:
@@ -146,13 +150,17 @@ def workload(
     return Workload(m, n, k, dtype_named(dtype), layout, batch, precision=precision, into=into)  # type: ignore[arg-type]
 
 
-def _grouped(work: Workload, epilogue: str | None, groups: int | None, along: str) -> Workload:
-    """Return a problem with an epilogue, and with its groups if it has any."""
+def _asked(
+    work: Workload, epilogue: str | None, scale_a: str | None, scale_b: str | None,
+    groups: int | None, along: str,
+) -> Workload:  # fmt: skip
+    """Return a problem with an epilogue and scales, and with its groups if it has any."""
     shape = None
     if groups is not None:
         shape = grouped_specs(*spec_of(work), groups, along)[3]
         work = replace(work, groups=groups, along=along)
-    return replace(work, fused=tuple(fused_specs(epilogue, *spec_of(work), shape).items()))
+    asked = asked_specs(epilogue, scale_a, scale_b, *spec_of(work), shape)
+    return replace(work, fused=tuple(asked.items()))
 
 
 def lists_of(

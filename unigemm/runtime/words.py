@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arguments import is_one_of, shown
 from ..arrays.array_spec import ArraySpec
 from ..errors import UnsupportedProblem
 from ..problem.block_scales import BLOCKS, FORMATS, blocked_count, blocks_of
@@ -13,7 +14,9 @@ from .request import Request
 
 __all__ = [
     "LAYOUTS",
+    "SCALES",
     "WORDS",
+    "asked_specs",
     "block_scaled_specs",
     "fused_specs",
     "grouped_specs",
@@ -21,6 +24,12 @@ __all__ = [
     "specs",
 ]
 
+_OPERANDS = ("scale_a", "scale_b")
+#: What shares a scale, by its argument; behind a colon a type, such as "1x128:float8_e8m0fnu".
+SCALES = {
+    "scale_a": ("tensor", "row", "1x128", "128x128"),
+    "scale_b": ("tensor", "column", "1x128", "128x128"),
+}
 LAYOUTS = ("nn", "nt", "tn", "tt")
 _ALONG = ("m", "n", "k", "rows")
 #: Beside the names of activations.
@@ -120,9 +129,13 @@ def request_of(
     epilogue: str | None = None,
     groups: int | None = None,
     along: str = "m",
+    scale_a: str | None = None,
+    scale_b: str | None = None,
     **options: Any,
 ) -> Request:
     """Return the request of a product in words; options as in `unigemm.plan`.
+
+    Those of scales are words of `SCALES`.
 
     Raises
     ------
@@ -138,10 +151,67 @@ def request_of(
     if groups is not None:
         a, b, ends, shape = grouped_specs(a, b, groups, along)
         given |= {**ends, "operation": "grouped"}
-    asked = fused_specs(epilogue, a, b, shape)
+    asked = asked_specs(epilogue, scale_a, scale_b, a, b, shape)
     # A scale of an operand that has block scales goes beside them, as a pair.
     given |= {name: (given[name], x) if name in given else x for name, x in asked.items()}
     return Request(a, b, dtype=out_dtype, **given, **options)
+
+
+def asked_specs(
+    epilogue: str | None,
+    scale_a: str | None,
+    scale_b: str | None,
+    a: ArraySpec,
+    b: ArraySpec,
+    shape: tuple[int, ...] | None = None,
+) -> dict[str, Any]:
+    """Return what an epilogue's words and those of scales name; the shape is as in `fused_specs`.
+
+    Raises
+    ------
+    UnsupportedProblem, UnsupportedDtype
+        A word is not known, or both name the same scale.
+    """
+    scales = _scale_specs(scale_a, scale_b, a, b)
+    found = fused_specs(epilogue, a, b, shape)
+    for name in scales.keys() & found.keys():
+        raise UnsupportedProblem(
+            f"{name} is a word of the epilogue and an option of its own; leave out one of them"
+        )
+    return {**scales, **found}
+
+
+def _scale_specs(
+    scale_a: str | None, scale_b: str | None, a: ArraySpec, b: ArraySpec
+) -> dict[str, Any]:
+    """Return the scales that words of `SCALES` name; None names none.
+
+    Raises
+    ------
+    UnsupportedProblem
+        A word is not known.
+    UnsupportedDtype
+        A type is not known.
+    """
+    found: dict[str, Any] = {}
+    for name, text, x in zip(_OPERANDS, (scale_a, scale_b), (a, b), strict=True):
+        if text is None:
+            continue
+        word, _, kind = text.partition(":") if isinstance(text, str) else (text, "", "")
+        if not is_one_of(word, SCALES[name]):
+            raise UnsupportedProblem(
+                f"{name} {shown(text)} is not known; use one of {', '.join(SCALES[name])}, blocks "
+                "perhaps with :float8_e8m0fnu"
+            )
+        if word == "tensor":
+            found[name] = ArraySpec((), dtype_named(kind)) if kind else 2.0
+            continue
+        along = -1 if name == "scale_a" else -2
+        of_lines, of_k = {"1x128": (1, 128), "128x128": (128, 128)}.get(word, (1, x.shape[along]))
+        shape = [-(-extent // of_lines) for extent in x.shape[-2:]]
+        shape[along] = -(-x.shape[along] // of_k)
+        found[name] = ArraySpec((*x.shape[:-2], *shape), dtype_named(kind or "float32"))
+    return found
 
 
 def fused_specs(

@@ -109,7 +109,7 @@ def autotune(
     report : callable, optional
         Called with what is being done, how many steps are done, and how many there are.
     scale_a, scale_b : float, array or ArraySpec, optional
-        As in `unigemm.matmul`, of whole operands.
+        As in `unigemm.matmul`, but those of 16 and 32 elements of K.
     offsets, rows, rest : optional
         As in `unigemm.grouped_matmul`, whose plans these are for. What the offsets say is what is
         measured; an ArraySpec stands for groups of equal sizes. The result serves all offsets of as
@@ -125,8 +125,8 @@ def autotune(
     Raises
     ------
     UnsupportedProblem
-        The product cannot be planned, its arrays are not compact, its operands have scales of
-        blocks, or another argument is none.
+        The product cannot be planned, its arrays are not compact, its operands have scales of 16 or
+        32 elements of K, or another argument is none.
     BackendUnavailable
         There is no CUDA device to measure on, or no library to measure with.
     CacheError

@@ -48,6 +48,8 @@ class Asked:
         Types of the results, by their names: "out" and those of arrays that are written.
     precision
         As in `unigemm.matmul`.
+    of_blocks
+        Whether the scales are of blocks of K.
     """
 
     epilogue: Epilogue | None
@@ -55,6 +57,7 @@ class Asked:
     numbers: tuple[float, ...]
     dtypes: Mapping[str, DType]
     precision: Precision
+    of_blocks: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,8 @@ def bounds_of(
     arrays
         What the epilogue reads, by name.
     scales
-        Numbers, or arrays of one float32, that the sums are multiplied by.
+        Numbers, or arrays of one float32, that the sums are multiplied by; or those of blocks of K
+        of both operands.
     share
         How many products are checked together: of each so many times fewer rows.
     """
@@ -139,7 +143,7 @@ def bounds_of(
     shape = result_shape(tuple(a.shape), tuple(b.shape))
     rows = _rows(shape, share)
     dtype = asked.dtypes["a"]
-    sums, sizes = device.sums(a, b, rows)
+    sums, sizes = device.sums(a, b, rows, scales if asked.of_blocks else ())
     epilogue = asked.epilogue or _PLAIN
     kind = arithmetic(accumulator(dtype), asked.dtypes["out"])
     quick = any(asked.dtypes[name].itemsize < _EXACT_BYTES for name in _written(asked))
@@ -164,7 +168,7 @@ def bounds_of(
         values = Interval(sums - slack, sums + slack)
         if epilogue is not _PLAIN and accumulator(dtype) is DType.INT32 and kind is DType.FLOAT32:
             values = of["round"](values)
-        for scale in scales:
+        for scale in () if asked.of_blocks else scales:
             one = scale if isinstance(scale, float) else device.values(scale, None).reshape(())
             values = of["mul"](values, Interval(np.float64(one), np.float64(one)))
         found = evaluate(epilogue, of, values, read, lambda i: constant(asked.numbers[i]), constant)

@@ -19,8 +19,16 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from ..arrays.array_spec import ArraySpec
 from ..errors import BackendUnavailable
-from ..problem.dtypes import FLOAT8, DType, accumulator, output_dtypes, unit_roundoff
+from ..problem.dtypes import (
+    FLOAT8,
+    DType,
+    accumulator,
+    output_dtypes,
+    scaled_default,
+    unit_roundoff,
+)
 from ..problem.problem import Precision
 from .measure_device import Call, Device
 
@@ -72,7 +80,8 @@ class Workload:
     precision
         As in `unigemm.matmul`.
     into
-        Type of the result. None stands for that of the inputs, bfloat16 for float8, int32 for int8.
+        Type of the result. None stands for that of the inputs, bfloat16 for float8, int32 for int8,
+        float32 for int8 with scales.
     fused
         Further arguments of `unigemm.matmul` and their values: its scales, and its epilogue's. An
         `ArraySpec` describes an array.
@@ -119,6 +128,9 @@ class Workload:
         if self.into is not None:
             return self.into
         offered = output_dtypes(self.dtype)
+        default = scaled_default(self.dtype)
+        if default is not None and {"scale_a", "scale_b"} & dict(self.fused).keys():
+            return default
         return DType.BFLOAT16 if self.dtype in FLOAT8 else offered[0]
 
     @property
@@ -158,6 +170,9 @@ def _word(name: str, value: Any) -> str:
     """Return what an argument is called in the name of a problem."""
     if name == "epilogue":
         return str(getattr(value, "__name__", name))
+    if name in ("scale_a", "scale_b") and isinstance(value, ArraySpec):
+        kind = "" if value.dtype is DType.FLOAT32 else f":{value.dtype}"
+        return f"{name}:{'x'.join(map(str, value.shape))}{kind}"
     return str(value) if name in ("activation", "gate_layout") else name
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import FLOAT8, DType, numpy_dtype
 from ..problem.problem import Precision
-from .measure_device import AHEAD_CLOCKS, UNLIKELY_INTEGERS
+from .measure_device import AHEAD_CLOCKS, UNLIKELY_INTEGERS, scaled
 
 __all__ = ["CupyDevice"]
 
@@ -153,9 +153,14 @@ class CupyDevice:
         """Return an array, or some rows of its matrices, in float64 as a NumPy array."""
         return self._on_host((x if rows is None else self._rows(x, rows)).astype("f8"))
 
-    def sums(self, a: Any, b: Any, rows: Sequence[int]) -> tuple[Any, Any]:
+    def sums(
+        self, a: Any, b: Any, rows: Sequence[int], scales: Sequence[Any] = ()
+    ) -> tuple[Any, Any]:
         """Return some rows of A B and of |A| |B|, summed in float64, as NumPy arrays."""
         x, y = self._rows(a, rows).astype("f8"), b.astype("f8")
+        if scales:
+            wide = [scale.astype("f8") for scale in scales]
+            x, y = scaled(x, y, wide, (rows, a.shape[-2]), self.cupy.repeat)
         return self._on_host(x @ y), self._on_host(abs(x) @ abs(y))
 
     def _rows(self, x: Any, rows: Sequence[int]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import FLOAT8, DType
 from ..problem.problem import Precision
-from .measure_device import AHEAD_CLOCKS, UNLIKELY_INTEGERS
+from .measure_device import AHEAD_CLOCKS, EXPONENTS, UNLIKELY_INTEGERS, scaled
 
 __all__ = ["TorchDevice"]
 
@@ -42,6 +42,9 @@ class TorchDevice:
         native = getattr(torch, dtype.value)
         if dtype in UNLIKELY_INTEGERS:
             flat = torch.randint(-128, 128, (count + offset,), dtype=native, device=self._place)
+        elif dtype is DType.FLOAT8_E8M0FNU:
+            whole = {"dtype": torch.uint8, "device": self._place}
+            flat = torch.randint(*EXPONENTS, (count + offset,), **whole).view(native)
         elif dtype in FLOAT8:
             flat = torch.randn(count + offset, dtype=torch.float16, device=self._place).to(native)
         else:
@@ -151,9 +154,14 @@ class TorchDevice:
         """Return an array, or some rows of its matrices, in float64 as a NumPy array."""
         return (x if rows is None else self._rows(x, rows)).detach().double().cpu().numpy()
 
-    def sums(self, a: Any, b: Any, rows: Sequence[int]) -> tuple[Any, Any]:
+    def sums(
+        self, a: Any, b: Any, rows: Sequence[int], scales: Sequence[Any] = ()
+    ) -> tuple[Any, Any]:
         """Return some rows of A B and of |A| |B|, summed in float64, as NumPy arrays."""
         x, y = self._rows(a.detach(), rows).double(), b.detach().double()
+        if scales:
+            wide = [scale.detach().double() for scale in scales]
+            x, y = scaled(x, y, wide, (rows, a.shape[-2]), self.torch.repeat_interleave)
         return (x @ y).cpu().numpy(), (x.abs() @ y.abs()).cpu().numpy()
 
     def _rows(self, x: Any, rows: Sequence[int]) -> Any:

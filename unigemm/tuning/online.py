@@ -53,11 +53,12 @@ def autotuning(*, candidates: int = 8, budget: float = 0.05) -> AbstractContextM
 
     Nothing is measured for arrays in host memory and of libraries other than PyTorch and CuPy; for
     `deterministic` and `batch_invariant` products, whose bits must not depend on a measurement; for
-    calls with `plan=` or scales of blocks; and while a CUDA graph is captured or PyTorch traces.
-    Such calls take the model's pick. A first call takes seconds if it has kernels to compile.
+    calls with `plan=`, or with scales of 16 or 32 elements of K; and while a CUDA graph is captured
+    or PyTorch traces. Such calls take the model's pick. A first call takes seconds if it has
+    kernels to compile.
 
-    Calls with an epilogue, and with scales of whole operands, are measured as they are called, and
-    grouped products with the offsets of the call: what is found serves others as well.
+    Calls with an epilogue, and with scales, are measured as they are called, and grouped products
+    with the offsets of the call: what is found serves others as well.
     `out`, `preact_out` and the like are written by the call alone, once, also where `c` is `out`.
 
     Parameters
@@ -108,7 +109,8 @@ def tune(
     options = with_named_backend(options)
     if (
         library.name not in _LIBRARIES
-        or any((options.plan, options.blocks, options.casting))
+        or any((options.plan, options.casting))
+        or (options.blocks and options.granularity is None)
         or options.deterministic
         or options.batch_invariant
         or getattr(_here, "measures", False)

@@ -179,11 +179,13 @@ def asked_of(plan: Plan, fusion: Fusion | None, a: DType, given: Mapping[str, An
     """
     dtypes = {"a": a, "out": plan.problem.d.dtype}
     precision = plan.problem.precision
+    scales = plan.problem.scales
+    of_blocks = scales is not None and scales.of_blocks
     if fusion is None:
-        return Asked(None, (), (), dtypes, precision)
+        return Asked(None, (), (), dtypes, precision, of_blocks)
     dtypes |= {name: x.dtype for name, x in zip(fusion.names, fusion.layouts, strict=True)}
     numbers = tuple(number(given[name], name) for name in fusion.numbers)
-    return Asked(fusion.epilogue, fusion.names, numbers, dtypes, precision)
+    return Asked(fusion.epilogue, fusion.names, numbers, dtypes, precision, of_blocks)
 
 
 @dataclass(frozen=True)
@@ -294,10 +296,10 @@ def call_of(first: Plan, request: Request) -> Call:
             "results that are quantised are not measured; leave such products to the model, or "
             "measure them without quantize_out="
         )
-    if problem.has_block_scales:
+    if problem.blocks is not None:
         raise UnsupportedProblem(
-            "block scales are not made here, so that nothing can be measured; leave such products "
-            "to the model, or tune with scales of whole operands"
+            "block scales of 16 or 32 elements are not made here, so that nothing can be measured; "
+            "leave such products to the model, or tune with other scales"
         )
     arrays, arguments, scaling = request.arrays(), request.arguments(), request.scales(apart=False)
     out = arrays.get("out")
