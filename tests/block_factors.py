@@ -32,7 +32,8 @@ class Scaled:
 
     def error(self, got) -> float:
         """Return the largest error, of the sum of magnitudes; NaN where one is."""
-        return float(np.max(abs(np.asarray(got, np.float64) - self.expected) / self.magnitude))
+        off = abs(np.asarray(got, np.float64) - self.expected)
+        return float(np.max(off / np.where(self.magnitude == 0, 1, self.magnitude)))
 
 
 def drawn(
@@ -50,7 +51,7 @@ def drawn(
     exponents
         Whether scales are E8M0, and not float32.
     apart
-        Whether neighbouring scales are not neighbours in memory.
+        Whether NaN lies between and behind scales in memory.
     major, major_a
         Of B: "k" or "n"; of A: "k" or "m".
     """
@@ -69,7 +70,7 @@ def drawn(
             found = (2.0 ** rng.integers(-3, 4, shape)).astype(numpy_dtype(DType.FLOAT8_E8M0FNU))
         else:
             found = rng.uniform(-2, 2, shape).astype(np.float32)
-        wide = np.zeros((*shape[:-1], 2 * shape[-1]), found.dtype)[..., ::2]
+        wide = np.full((*shape[:-1], 2 * shape[-1]), np.nan).astype(found.dtype)[..., ::2]
         wide[...] = found
         return wide if apart else found
 

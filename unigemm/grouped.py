@@ -146,7 +146,10 @@ def grouped_matmul(
     batch_invariant : bool
         Refused: no backend promises it yet.
     scale_a, scale_b : float or array, optional
-        For float8 inputs: as in `matmul`, or arrays of G float32, one for each group.
+        For float8 inputs: as in `matmul`, or arrays of G float32, one for each group. Those of 128
+        elements of K are shaped as their operands, (T, ceil(K/128)) beside (G, ceil(K/128),
+        ceil(N/128)) say; what groups divide has one for each of its lines, and K is not divided
+        then.
 
     Returns
     -------

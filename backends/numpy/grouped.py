@@ -80,7 +80,10 @@ class _Groups:
         def alone(steps: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
             return (*steps[:2], 0, 0)
 
-        operands = {f"{x}_strides": alone(getattr(gemm, f"{x}_strides")) for x in "abd"}
+        scales = gemm.scale_strides
+        operands: dict[str, Any] = {
+            f"{x}_strides": alone(getattr(gemm, f"{x}_strides")) for x in "abd"
+        }
         if size == 0:  # sums of nothing: of one zero
             operands |= {"a_strides": (0, 0, 0, 0), "b_strides": (0, 0, 0, 0)}
         return replace(
@@ -90,7 +93,8 @@ class _Groups:
             swapped=False,
             batch=(1, 1),
             beside_strides=tuple(map(alone, gemm.beside_strides)),
-            **operands,  # type: ignore[arg-type]
+            scale_strides=scales and (alone(scales[0]), alone(scales[1])),
+            **operands,
         )
 
     def moved(self, which: str, part: _Part) -> int:
@@ -100,6 +104,17 @@ class _Groups:
         index = _INDEX[self.along].get(which)
         at = 0 if index is None else steps[index] * part.start
         return (at + steps[2] * part.group) * dtype.itemsize
+
+    def moved_scales(self, part: _Part) -> list[int]:
+        """Return the same of the scales of blocks of K; nothing without such."""
+        scales, steps = self.gemm.problem.scales, self.gemm.scale_strides
+        if scales is None or steps is None:
+            return []
+        divided = {"m": 0, "n": 1}[self.along]  # whose every line has scales of its own
+        return [
+            (own[2] * part.group + (own[0] * part.start if i == divided else 0)) * x.dtype.itemsize
+            for i, (own, x) in enumerate(zip(steps, (scales.a, scales.b), strict=True))
+        ]
 
     def moved_beside(self, part: _Part) -> list[int]:
         """Return the same of the epilogue's arrays."""
@@ -147,7 +162,8 @@ def bind_groups(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
 
     groups = _Groups(gemm, tile)
     scaled, count = gemm.problem.scaled, len(groups.beside)
-    of_scales = 3 if scaled else 0
+    of_blocks = 2 if gemm.problem.has_block_scales else 0
+    of_scales = of_blocks + (3 if scaled else 0)
     zero = np.zeros(1, np.float64)  # an operand of groups without K: of all types
 
     def launch(a: int, b: int, d: int, workspace: int, stream: int, *more: Any) -> None:
@@ -157,7 +173,7 @@ def bind_groups(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
         beside, rest = more_[of_scales : of_scales + count], more_[of_scales + count :]
         if gemm.swapped:
             a, b = b, a
-            scales, steps = [*scales[:2][::-1], *scales[2:]], steps[::-1]
+            scales, steps = [*scales[:2][::-1], *scales[2:]], steps[::-1]  # of blocks, or whole
         parts = list(groups.parts(int(ends)))
         for part in parts:
             size = part.stop - part.start
@@ -166,15 +182,15 @@ def bind_groups(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
             at_a, at_b = a + groups.moved("a", part), b + groups.moved("b", part)
             if size == 0:
                 at_a = at_b = zero.ctypes.data
-            own = [
+            own = [at + move for at, move in zip(scales, groups.moved_scales(part), strict=False)]
+            own += [
                 at + 4 * step * part.group if at else at
-                for at, step in zip(scales, steps, strict=False)
+                for at, step in zip(scales[of_blocks:], steps, strict=False)
             ]
-            moves = groups.moved_beside(part)
-            groups.launcher(size)(
-                at_a, at_b, d + groups.moved("d", part), workspace, stream, *own, *scales[2:],
-                *(x + move for x, move in zip(beside, moves, strict=True)), *rest,
-            )  # fmt: skip
+            own += scales[of_blocks + 2 :]
+            own += [x + move for x, move in zip(beside, groups.moved_beside(part), strict=True)]
+            at_d = d + groups.moved("d", part)
+            groups.launcher(size)(at_a, at_b, at_d, workspace, stream, *own, *rest)
         if groups.groups.rest == "zeros":
             for part in groups.rest(parts):
                 groups.clear(d, beside, part)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from grouped_scales import FORMS, drawn_groups
 
 import unigemm
 from unigemm.planning.batch_invariance import invariant_extents
 from unigemm.planning.plan import Plan
 from unigemm.planning.size_buckets import size_class
-from unigemm.problem.dtypes import DType
+from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.problem.groups import Groups
 from unigemm.problem.problem import Extents, MatrixType, Problem
 from unigemm.problem.scales import PER_TENSOR, OperandScales, Scales
@@ -124,3 +126,27 @@ def test_a_plan_says_which_scales_and_groups_it_is_for():
     assert "A scaled per 1x128 in float8_e8m0fnu, B per 128x128" in str(fine)
     assert "stacks of valid rows (int32, the rest untouched)" in str(fine)
     assert str(Extents(8, 6, 4, groups=3)) == "8x6x4 in 3 groups"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("lines", [(1, 1), (1, 128), (128, 1), (128, 128)])
+def test_groups_have_scales_of_blocks_of_k(form, lines):
+    divided = {"m": 0, "n": 1}.get(form)
+    x = drawn_groups(form, (5, 0, 140, 17), 150 if form == "rows" else 170, 136, 300, lines)
+    offsets, rows = x.ends.get("offsets"), x.ends.get("rows")
+    more = {"scale_a": x.scale_a, "scale_b": x.scale_b, "rows": rows, "dtype": "float32"}
+    if divided is not None and lines[divided] == 128:  # counted from where?
+        with pytest.raises(unigemm.UnsupportedProblem, match="first of each group"):
+            unigemm.grouped_matmul(x.a, x.b, offsets, **more)
+        return
+    assert x.error(unigemm.grouped_matmul(x.a, x.b, offsets, **more)) < 1e-6
+    wide = np.full((*x.scale_a.shape, 2), np.nan, np.float32)[..., 0]
+    wide[...] = x.scale_a
+    assert x.error(unigemm.grouped_matmul(x.a, x.b, offsets, **(more | {"scale_a": wide}))) < 1e-6
+
+
+def test_groups_of_k_have_no_scales_of_its_blocks():
+    a, b = (np.ones(shape, numpy_dtype(DType.FLOAT8_E4M3FN)) for shape in ((8, 300), (300, 8)))
+    scales = {"scale_a": np.ones((8, 3), np.float32), "scale_b": np.ones((3, 8), np.float32)}
+    with pytest.raises(unigemm.UnsupportedProblem, match="one scale for each group"):
+        unigemm.grouped_matmul(a, b, np.array([100, 300]), **scales)

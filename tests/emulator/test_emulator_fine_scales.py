@@ -7,6 +7,7 @@ import random
 
 import pytest
 from block_factors import drawn
+from grouped_scales import drawn_groups
 
 import unigemm
 from unigemm import emulator
@@ -94,3 +95,27 @@ def test_nan_of_one_block_does_not_reach_others():
         got = unigemm.matmul(x.a, x.b, scale_a=scale, scale_b=x.scale_b)
     assert (got[128:] != got[128:]).all()
     assert abs(got[:128] - x.expected[:128]).max() < 2.0**-11 * x.magnitude.max()
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [("m", (1, 128)), ("n", (128, 1)), ("rows", (128, 128)), ("rows", (1, 128)), ("m", (1, 1))],
+)
+@pytest.mark.parametrize("number", range(3))
+def test_groups_have_scales_of_blocks(form, lines, number):
+    rng = random.Random(f"{form} {lines} {number}")
+    sizes = [rng.randint(0, 40) for _ in range(4)]
+    total = sum(sizes) + 9 if form != "rows" else max(sizes) + 3
+    n, k = rng.choice([136, 203]), rng.choice([130, 300])
+    x = drawn_groups(form, sizes, total, n, k, lines, number, exponents=number == 1)
+    offsets, more = x.ends.get("offsets"), {"scale_a": x.scale_a, "scale_b": x.scale_b}
+    more["rows"] = x.ends.get("rows")
+    with emulator.device("sm_90a"):
+        plan = unigemm.plan(
+            x.a, x.b, **more, offsets=offsets, backend="cute_wgmma", keep=200, dtype="float32"
+        )
+        others = sorted(plan.alternatives, key=lambda each: repr(each.config))
+        one = plan.taking(rng.choice(others)) if number else plan
+        got = unigemm.grouped_matmul(x.a, x.b, offsets, dtype="float32", plan=one, **more)
+    assert x.error(got) < NEAR["float32"], one.config

@@ -113,11 +113,11 @@ def test_groups_of_k_are_refused_on_blackwell_by_name():
     assert plan_gemm(gemm, TARGETS["sm_100a"], usable=False).backend == "cute_simt"
 
 
-def test_groups_with_scales_of_blocks_of_k_are_refused():
-    gemm = Arrays(GroupedCase("m", UNEVEN, 230, (128, 256), dtype=F8)).gemm()
+def test_groups_of_k_with_scales_of_its_blocks_are_refused():
+    gemm = Arrays(GroupedCase("k", UNEVEN, 230, (128, 256), dtype=F8)).gemm()
     fine = Scales(OperandScales("1x128"), OperandScales("128x128"))
     gemm = replace(gemm, problem=replace(gemm.problem, scales=fine))
-    with pytest.raises(unigemm.UnsupportedProblem, match="pass one scale for each group"):
+    with pytest.raises(unigemm.UnsupportedProblem, match="pass one for each group"):
         plan_gemm(gemm, TARGETS["sm_90a"], "cute_wgmma", usable=False)
 
 

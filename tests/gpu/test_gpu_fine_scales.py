@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from block_factors import drawn
 from gpu_cases import needs_hopper
+from grouped_scales import drawn_groups
 
 import unigemm
 
@@ -124,3 +125,26 @@ def test_rows_and_columns_have_scales_of_their_own(kind):
         expected = (a.double() @ b.double()) * rows * columns
         bound = 2.0**-11 * (abs(a.double()) @ abs(b.double())) * rows * columns
         assert (abs(got - expected) <= bound).all()
+
+
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [("m", (1, 128)), ("n", (128, 1)), ("rows", (128, 128)), ("rows", (1, 128)), ("m", (1, 1))],
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_groups_have_scales_of_blocks(form, lines, seed):
+    torch = pytest.importorskip("torch")
+    needs_hopper()
+    rng = random.Random(seed)
+    sizes = [rng.choice([0, 1, rng.randint(2, 300)]) for _ in range(9)]
+    total = sum(sizes) + 30 if form != "rows" else max(sizes) + 5
+    n, k = (768, 1024) if seed else (rng.randint(100, 700), rng.randint(129, 1500))
+    x = drawn_groups(form, sizes, total, n, k, lines, seed, exponents=seed == 1)
+    a, scale_a, scale_b = (on_gpu(torch, each) for each in (x.a, x.scale_a, x.scale_b))
+    b = on_gpu(torch, x.b.swapaxes(-1, -2)).mT
+    ends = {name: torch.from_numpy(each).cuda() for name, each in x.ends.items()}
+    out = torch.full(x.expected.shape, float("nan"), device="cuda")
+    unigemm.grouped_matmul(
+        a, b, ends.get("offsets"), out, scale_a=scale_a, scale_b=scale_b, rows=ends.get("rows")
+    )
+    assert x.error(out.cpu().numpy()) < 2.0**-11, (sizes, n, k)

@@ -34,7 +34,7 @@ from .dtypes import DType
 from .epilogue import Epilogue
 from .groups import Groups
 from .problem import Extents, Precision
-from .scales import PER_TENSOR
+from .scales import PER_TENSOR, Scales
 
 __all__ = ["Form", "form_of", "grouped"]
 
@@ -211,6 +211,8 @@ def grouped(
     precision: Precision = "ieee",
     deterministic: bool = False,
     scaled: bool = False,
+    scales: tuple[Layout, Layout] | None = None,
+    granularity: Scales | None = None,
     epilogue: Epilogue | None = None,
     beside: Sequence[Layout] = (),
 ) -> Gemm:
@@ -225,8 +227,8 @@ def grouped(
         Layouts of the arrays; `d` has the form's shape, or half of its columns.
     form
         The product's form, which has groups.
-    precision, deterministic, scaled, epilogue
-        As in `canonical`.
+    precision, deterministic, scaled, scales, granularity, epilogue
+        As in `canonical`; of blocks only those that multiply sums.
     beside
         Layouts of the epilogue's arrays, in the shape `seen` of the form.
 
@@ -258,21 +260,36 @@ def grouped(
     d_mat, *beside_mats = d_mats
     dims: list[tuple[int, ...]] = [(form.count, step(a), step(b), *map(step, (d, *beside)))]
     swapped = not gate and _prefers_transpose((m, n), d_mat)
+    of_sums = granularity or (PER_TENSOR if scaled else None)
+    along = () if scales is None else _scale_steps(scales, form.count)
     if swapped:
+        of_sums, along = of_sums and of_sums.transposed, along[::-1]
         m, n = n, m
         a, b, a_mat, b_mat, d_mat = b, a, b_mat[::-1], a_mat[::-1], d_mat[::-1]
         beside_mats = [x[::-1] for x in beside_mats]
         dims = [(extent, of_b, of_a, *rest) for extent, of_a, of_b, *rest in dims]
         epilogue = epilogue and epilogue.transposed
         groups = groups.transposed
-    asked = (precision, deterministic, PER_TENSOR if scaled else None, False)
+    asked = (precision, deterministic, of_sums, False)
     gemm = _assemble((m, n, k), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked, gate)
     if epilogue is not None:
         _refuse_narrow_totals(epilogue, beside, form)
         gemm = _with_epilogue(gemm, epilogue, beside, beside_mats, dims)
     if not groups.stacked:
         gemm = replace(gemm, extents=Extents(m, n, k, groups=form.count))
-    return replace(gemm, problem=replace(gemm.problem, groups=groups))
+    problem = replace(gemm.problem, groups=groups)
+    return replace(gemm, problem=problem, scale_strides=along or None)
+
+
+def _scale_steps(
+    scales: tuple[Layout, Layout], count: int
+) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
+    """Return the steps of scales of blocks: from line to line, along K, from group to group, 0."""
+    (row, of_a, a, _), (of_b, column, b, _) = (
+        (*x.strides[-2:], x.strides[0] if len(x.shape) == 3 and x.shape[0] == count > 1 else 0, 0)
+        for x in scales
+    )
+    return (row, of_a, a, 0), (column, of_b, b, 0)
 
 
 def _last_two(x: Layout) -> tuple[int, int]:

@@ -150,6 +150,8 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
             precision=options.precision,
             deterministic=bool(options.deterministic),
             scaled=options.scaled,
+            scales=options.blocks,
+            granularity=options.granularity,
             epilogue=options.epilogue,
             beside=options.beside,
         )
@@ -254,10 +256,10 @@ def refuse_of_groups(a: Operand | Layout, options: Options) -> None:
     UnsupportedDtype, UnsupportedProblem
         A dtype that no kernel multiplies, block scales, or a promise about single rows.
     """
-    if options.blocks:
+    if options.blocks and options.granularity is None:
         raise UnsupportedProblem(
-            "grouped products take no scales of blocks; pass one number for each group, or loop "
-            "over the groups with unigemm.matmul"
+            "grouped products take no scales of 16 or 32 elements of K; pass scales of 128 (of "
+            "float8), one number for each group, or loop over the groups with unigemm.matmul"
         )
     if a.dtype not in INPUTS:
         raise UnsupportedDtype(

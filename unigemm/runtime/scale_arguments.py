@@ -220,11 +220,35 @@ def _check_together(
             f"scale_a and scale_b are for float8 and int8 inputs and these are {kind}; multiply "
             "the result, or an input"
         )
-    if shared and (form is not None or kind not in FLOAT8):
-        which = "grouped products" if form is not None else f"{kind} inputs"
+    if shared and kind not in FLOAT8:
         raise UnsupportedProblem(
-            f"scales of 128 elements of K are for float8 inputs of matmul and not for {which}; "
+            f"scales of 128 elements of K are for float8 inputs and not for {kind} inputs; "
             "multiply them by their scales first"
+        )
+    if shared and form is not None:
+        _refuse_divided(form.along, shared)
+
+
+def _refuse_divided(along: str, shared: Mapping[str, Granularity]) -> None:
+    """Refuse scales of blocks that the groups of a product divide.
+
+    Raises
+    ------
+    UnsupportedProblem
+        They do.
+    """
+    if along == "k":
+        raise UnsupportedProblem(
+            "K is divided into groups, which begin within 128 elements of K; pass one scale for "
+            "each group, or multiply the operands by their scales first"
+        )
+    name, lines = {"m": ("scale_a", "rows of a"), "n": ("scale_b", "columns of b")}.get(
+        along, ("", "")
+    )
+    if shared.get(name) == "128x128":
+        raise UnsupportedProblem(
+            f"{name} has scales of 128 {lines}, which could be counted from the first of all or "
+            f"from the first of each group; pass one scale for each of the {lines}"
         )
 
 

@@ -92,7 +92,7 @@ def lines_of(
     spec: Spec, scales: tuple, work: Work, lasts: tuple, thread: Int32, sizes: tuple
 ) -> Lines:
     """Return what a thread reads for a unit; behind the last row or column, that one's scales."""
-    places, steps = scales[-2], scales[-1]
+    places, steps = scales[3:5]
     corner = tile_origin(spec, work, lasts)
     tile_m = spec.config.tile[0]
     operands = (spec.problem.scales.a, spec.problem.scales.b)

@@ -98,7 +98,7 @@ def consume(
         if const_expr(geo.groups == 2):
             cute.arch.barrier_arrive(barrier_id=ORDER_BARRIER + 1 - group, number_of_threads=both)
         corner = tile_origin(spec, work, lasts)
-        if const_expr(has_groups):
+        if const_expr(has_groups and not spec.problem.has_block_scales):
             scale = scale_of(scales_of_group(scales, work.i0))
         used = store_tile(
             spec, total, scale, store, out, d_strides, rows_of(spec, work, sizes), fields, corner,
