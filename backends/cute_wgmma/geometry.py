@@ -108,7 +108,7 @@ class Geometry:
     a_bytes, b_bytes
         One stage of an operand.
     scale_bytes
-        One stage's factors, where there are scales of blocks.
+        One stage's scales, where blocks of K have some.
     promote
         After how many k_tiles partial sums are added to another set of accumulators; 0 for never.
     sets
@@ -217,8 +217,8 @@ def derived(problem: Problem, config: Config) -> Geometry:
     consumers = groups * wg_m * wg_n * config.slice_k
     size = problem.a.dtype.itemsize
     a_bytes, b_bytes = m * k * size, n * k * size
-    factors = int(scale_bytes(problem, m, n))
-    pipeline = config.stages * (a_bytes + b_bytes + factors)
+    of_scales = int(scale_bytes(problem, m, n))
+    pipeline = config.stages * (a_bytes + b_bytes + of_scales)
     boxes = _boxes(problem, config)
     repeats = ceil(m / (MMA_M * wg_m))
     accumulators = ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP)
@@ -238,7 +238,7 @@ def derived(problem: Problem, config: Config) -> Geometry:
         row_steps=(2, 1) if fragments else (MMA_M * wg_m, 8),
         a_bytes=a_bytes,
         b_bytes=b_bytes,
-        scale_bytes=factors,
+        scale_bytes=of_scales,
         promote=promote,
         sets=_sets(promote, accumulators, fragments, _registers(consumers, 1)[1], config),
         a_swizzle=swizzle(m * size) if shared_major(problem, "a", m) == "m" else SWIZZLE_BYTES,
@@ -271,26 +271,24 @@ def column_blocks(columns: Any) -> Any:
 
 
 def scale_lines(problem: Problem, rows: Any, columns: Any) -> Any:
-    """Return how many rows and columns of a tile have factors of their own; also for arrays."""
+    """Return how many scales a k_tile of a tile has; also for arrays.
+
+    Each row has one, and each block of columns that the tile may touch, or each column.
+    """
     scales = problem.scales
     assert scales is not None
-    return rows + columns if scales.b.sharing[0] == 1 else rows
+    return rows + (columns if scales.b.sharing[0] == 1 else column_blocks(columns))
 
 
 def scale_bytes(problem: Problem, rows: Any, columns: Any) -> Any:
-    """Return the bytes of a stage's factors, for a tile; 0 without scales of blocks.
-
-    Each row has one for every block of columns, or each row and each column has one.
-    """
+    """Return the bytes of a stage's scales, of blocks of K: an even number of float32."""
     if not problem.has_block_scales:
         return 0 * rows
-    lines = scale_lines(problem, rows, columns)
-    assert problem.scales is not None
-    return 4 * lines * (1 if problem.scales.b.sharing[0] == 1 else column_blocks(columns))
+    return 4 * ((scale_lines(problem, rows, columns) + 1) // 2 * 2)
 
 
 def scale_warps(problem: Problem, config: Config) -> int:
-    """Return how many warps bring factors."""
+    """Return how many warps bring scales of blocks of K."""
     if not problem.has_block_scales:
         return 0
     return min(_SCALE_WARPS, ceil(scale_lines(problem, *config.tile[:2]) / 32))

@@ -1,11 +1,11 @@
 """Scales of blocks of 128 elements of K: sums are multiplied by them where they are promoted.
 
-Warps that neither load tiles nor multiply read the scales of a k_tile, a ring of stages before it
-is multiplied, and leave factors beside its stage in shared memory: one for each row of the tile and
-each block of 128 columns that the tile may touch. (Where each column has a scale of its own: one
-for each row, and one for each column.) So consumers neither wait for device memory nor compute
-addresses, and a promotion is one multiply-add for each sum. What holds the stage holds its factors:
-the same barriers say when they are there, and when they may be overwritten.
+Warps that neither load tiles nor multiply copy the scales of a k_tile beside its stage in shared
+memory, a ring of stages before it is multiplied: one for each row of the tile, and one for each
+block of 128 columns that the tile may touch, or for each column. So consumers neither wait for
+device memory nor compute addresses, and a promotion is one multiply-add for each sum. What holds
+the stage holds its scales: the same barriers say when they are there, and when they may be
+overwritten.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -24,12 +24,11 @@ from .fragments import fragment_row
 from .spec import Spec
 from .tile_coords import tile_origin
 
-__all__ = ["Factors", "add_promoted", "await_others", "bring_factors", "factors_of",
+__all__ = ["Factors", "add_promoted", "await_others", "bring_scales", "factors_of",
            "read_factors", "reads_late"]  # fmt: skip
 
 _NAN, _LEAST = 0x7FC00000, 0x00400000  # bits of float32: NaN, 2 to the -127
-_AT_ONCE = 4  # k_tiles whose scales a thread has in flight
-_VALUES = 8  # of them all
+_VALUES = 8  # scales that a thread has in flight, where it does not copy them
 _BARRIER = 9  # and on: a named barrier for each consumer warpgroup
 
 
@@ -42,33 +41,18 @@ def of_each_column(spec: Spec) -> bool:
 # -- the warps that bring them ---------------------------------------------------------------------
 
 
-class Lines(NamedTuple):
-    """What a thread reads: the scales of some rows, and of blocks of columns or of some columns.
-
-    Attributes
-    ----------
-    places
-        The address of each line's scale of the first block of K, and the bytes to the next.
-    columns
-        The same of the blocks of columns.
-    """
-
-    places: tuple
-    columns: tuple
-
-
 @cute.jit
-def bring_factors(
+def bring_scales(
     spec: cutlass.Constexpr, scales: tuple, slots: Int32, lasts: tuple, order: tuple,
     barriers: tuple, warp: Int32, first_unit: Int32, first: tuple, units: Int32, step: Int32,
     ranks: tuple, sizes: tuple,
 ) -> None:  # fmt: skip
-    """Bring the factors of every k_tile of every unit of this CTA; `scale_warps` of them, from 1.
+    """Bring the scales of every k_tile of every unit of this CTA; `scale_warps` of them, from 1.
 
-    `scales` are from `parted`, `slots` is where the factors of the first stage lie; the others are
-    as the producer has them.
+    `scales` are from `parted`, `slots` is where those of the first stage go; the others are as the
+    producer has them.
     """
-    lane = cute.arch.lane_idx()
+    thread = (warp - 1) * 32 + cute.arch.lane_idx()
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     unit, fields, walk = first_unit, first, ()
     cute.arch.griddepcontrol_wait()
@@ -76,128 +60,136 @@ def bring_factors(
         unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
     while unit < units:
         work = Work(*fields)
-        lines = lines_of(spec, scales, work, lasts, (warp - 1) * 32 + lane, sizes)
-        stage, phase = bring_k_tiles(
-            spec, lines, slots, barriers, work, warp, lane, stage, phase
-        )  # fmt: skip
+        lines = lines_of(spec, scales, work, lasts, thread, sizes)
+        bring = const_expr(copy_k_tiles if copies(spec) else read_k_tiles)
+        stage, phase = bring(spec, lines, slots, barriers, work, thread, stage, phase)
         unit += step
         if const_expr(spec.problem.groups is not None):
             unit, fields, walk = next_unit(spec, unit, units, order, ranks, walk)
         else:
             if unit < units:
                 fields = work_unit(spec, unit, order, ranks)
+    if const_expr(copies(spec)):
+        cute.arch.inline_ptx("cp.async.wait_all;")
+
+
+def copies(spec: Spec) -> bool:
+    """Whether scales are copied as they are: `cp.async` copies no fewer than four bytes."""
+    scales = spec.problem.scales
+    return scales.a.dtype is DType.FLOAT32 and scales.b.dtype is DType.FLOAT32
 
 
 def lines_of(
     spec: Spec, scales: tuple, work: Work, lasts: tuple, thread: Int32, sizes: tuple
-) -> Lines:
-    """Return what a thread reads for a unit; behind the last row or column, that one's scales."""
+) -> tuple:
+    """Return where a thread's lines have the scale of the first block of K, and bytes to the next.
+
+    Lines are rows of the tile, and behind them blocks of columns, or columns. Behind the last one
+    of the operand it is that one's.
+    """
     places, steps = scales[3:5]
-    corner = tile_origin(spec, work, lasts)
-    tile_m = spec.config.tile[0]
+    corner, tile_m = tile_origin(spec, work, lasts), spec.config.tile[0]
     operands = (spec.problem.scales.a, spec.problem.scales.b)
     widths = [each.dtype.itemsize for each in operands]
     bases = [
         places[i] + (Int64(work.i0) * steps[i][2] + Int64(work.i1) * steps[i][3]) * widths[i]
         for i in range(2)
     ]
-    along = [steps[i][1] * widths[i] for i in range(2)]
-
-    def place(which: int, line: Int32) -> Int64:
-        return bases[which] + Int64(line) * steps[which][0] * widths[which]
 
     def of_line(which: int, line: Int32) -> tuple:
-        line = cutlass.min(corner[which] + line, sizes[which] - 1) // operands[which].sharing[0]
-        return place(which, line), along[which]
+        place = bases[which] + Int64(line) * steps[which][0] * widths[which]
+        return place, steps[which][1] * widths[which]
 
     found = []
+    shared = operands[1].sharing[0]
     for number in numbers_of(spec, thread):
-        of_row = of_line(0, number)
-        if of_each_column(spec):
-            of_column, is_row = of_line(1, number - tile_m), number < tile_m
-            of_row = tuple(
-                Int64(cutlass.select_(is_row, *both))
-                for both in zip(of_row, of_column, strict=True)
-            )
-        found.append(of_row)
-    if of_each_column(spec):
-        return Lines(tuple(found), ())
-    last = (sizes[1] - 1) // BLOCK
-    columns = [
-        (place(1, cutlass.min(corner[1] // BLOCK + i, last)), along[1])
-        for i in range(column_blocks(spec.config.tile[1]))
-    ]
-    return Lines(tuple(found), tuple(columns))
+        row = cutlass.min(corner[0] + number, sizes[0] - 1) // operands[0].sharing[0]
+        behind = corner[1] // shared + number - tile_m
+        column = cutlass.min(cutlass.max(behind, Int32(0)), (sizes[1] - 1) // shared)
+        both = zip(of_line(0, row), of_line(1, column), strict=True)
+        found.append(tuple(Int64(cutlass.select_(number < tile_m, *each)) for each in both))
+    return tuple(found)
 
 
 def numbers_of(spec: Spec, thread: Int32) -> list[Int32]:
     """Return the lines of a thread; there may be one that there is not."""
     lines, threads = scale_lines(spec.problem, *spec.config.tile[:2]), 32 * spec.scale_warps
-    return [thread + first for first in range(0, lines, threads)]
+    return [thread + first for first in range(0, int(lines), threads)]
+
+
+def k_tile_at(work: Work, index: Int32) -> Int32:
+    """Return where along K the index-th k_tile of a unit lies; behind the last, that one."""
+    index = cutlass.min(index, work.k_tiles - 1) + work.rotation
+    index -= select(index >= work.k_tiles, work.k_tiles, Int32(0))
+    return work.first + index * work.step
 
 
 @cute.jit
-def bring_k_tiles(
+def copy_k_tiles(
     spec: cutlass.Constexpr, lines: cutlass.Constexpr, slots: Int32, barriers: tuple,
-    work: cutlass.Constexpr, warp: Int32, lane: Int32, stage: Int32, phase: Int32,
+    work: cutlass.Constexpr, thread: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Bring the factors of a unit's k_tiles; return the stage behind them."""
+    """Copy the scales of a unit's k_tiles; return the stage behind them."""
     full, empty = barriers
-    thread = (warp - 1) * 32 + lane
-    values = const_expr(len(lines.places) + len(lines.columns))
-    at_once = const_expr(max(1, min(_AT_ONCE, _VALUES // values)))
+    for done in cutlass.range(work.k_tiles, unroll=1):
+        k_tile = Int64(k_tile_at(work, done))
+        cute.arch.mbarrier_wait(empty + stage, phase)
+        for i in range_constexpr(len(lines)):
+            place, along = lines[i]
+            copy_scale(spec, place + k_tile * along, slots, stage, numbers_of(spec, thread)[i])
+        cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
+        stage, phase = advance(stage, phase, spec.config.stages)
+    return stage, phase
+
+
+@cute.jit
+def copy_scale(
+    spec: cutlass.Constexpr, source: Int64, slots: Int32, stage: Int32, number: Int32
+) -> None:
+    """Start the copy of a line's scale, if there is such a line."""
+    if number < const_expr(int(scale_lines(spec.problem, *spec.config.tile[:2]))):
+        into = slots + stage * spec.geometry.scale_bytes + 4 * number
+        cute.arch.inline_ptx(
+            "cp.async.ca.shared.global [{$r0}], [{$r1}], 4;", read_only_args=[into, source]
+        )
+
+
+@cute.jit
+def read_k_tiles(
+    spec: cutlass.Constexpr, lines: cutlass.Constexpr, slots: Int32, barriers: tuple,
+    work: cutlass.Constexpr, thread: Int32, stage: Int32, phase: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Read the scales of a unit's k_tiles, and leave them as float32, some k_tiles at a time."""
+    full, empty = barriers
+    at_once = const_expr(max(1, _VALUES // len(lines)))
     for done in cutlass.range(0, work.k_tiles, at_once, unroll=1):
         loaded = []
         for i in range_constexpr(at_once):  # all loads before the first is waited for
-            index = cutlass.min(done + i, work.k_tiles - 1) + work.rotation
-            index -= select(index >= work.k_tiles, work.k_tiles, Int32(0))
-            loaded.append(load_factors(spec, lines, work.first + index * work.step))
+            loaded.append(read_k_tile(spec, lines, Int64(k_tile_at(work, done + i)), thread))
         for i in range_constexpr(at_once):
             if done + i < work.k_tiles:
                 cute.arch.mbarrier_wait(empty + stage, phase)
-                store_factors(spec, loaded[i], slots, stage, thread)
-                cute.arch.sync_warp()
-                if lane == 0:
-                    cute.arch.mbarrier_arrive(full + stage)
+                for x in range_constexpr(len(lines)):
+                    number = numbers_of(spec, thread)[x]
+                    leave_scale(spec, loaded[i][x], slots, stage, number)
+                cute.arch.mbarrier_arrive(full + stage)
                 stage, phase = advance(stage, phase, spec.config.stages)
     return stage, phase
 
 
-def load_factors(spec: Spec, lines: Lines, k_tile: Int32) -> tuple:
-    """Load the scales of a thread's lines, and those of the blocks of columns."""
-    scales = spec.problem.scales
-    of_rows = tuple(
-        _scale(place + Int64(k_tile) * step, scales.a.dtype) for place, step in lines.places
-    )
-    return of_rows, tuple(
-        _scale(place + Int64(k_tile) * step, scales.b.dtype) for place, step in lines.columns
-    )
+def read_k_tile(spec: Spec, lines: tuple, k_tile: Int64, thread: Int32) -> list:
+    """Read the scales of a thread's lines, which are both float32 or both E8M0."""
+    dtype = spec.problem.scales.a.dtype
+    return [_scale(place + k_tile * along, dtype) for place, along in lines]
 
 
 @cute.jit
-def store_factors(
-    spec: cutlass.Constexpr, loaded: tuple, slots: Int32, stage: Int32, thread: Int32
+def leave_scale(
+    spec: cutlass.Constexpr, scale: Float32, slots: Int32, stage: Int32, number: Int32
 ) -> None:
-    """Leave a thread's factors beside a stage."""
-    of_lines, columns = loaded
-    slot = slots + stage * spec.geometry.scale_bytes
-    numbers = numbers_of(spec, thread)
-    lines = const_expr(scale_lines(spec.problem, *spec.config.tile[:2]))
-    threads = const_expr(32 * spec.scale_warps)
-    for i in range_constexpr(len(numbers)):
-        if const_expr((i + 1) * threads <= lines):
-            leave_factors(spec, of_lines[i], columns, slot + 4 * numbers[i])
-        else:
-            if numbers[i] < lines:
-                leave_factors(spec, of_lines[i], columns, slot + 4 * numbers[i])
-
-
-def leave_factors(spec: Spec, of_line: Float32, columns: tuple, where: Int32) -> None:
-    """Write the factors of a line: with each block of columns, or its own alone."""
-    if not columns:
-        write([of_line], _shared(where, 1))
-    for i, of_columns in enumerate(columns):
-        write([of_line * of_columns], _shared(where + 4 * spec.config.tile[0] * i, 1))
+    """Write the scale of a line, if there is such a line."""
+    if number < const_expr(int(scale_lines(spec.problem, *spec.config.tile[:2]))):
+        write([scale], _shared(slots + stage * spec.geometry.scale_bytes + 4 * number, 1))
 
 
 def _shared(where: Int32, count: int) -> cute.Tensor:
@@ -218,21 +210,22 @@ def _scale(address: Int64, dtype: DType) -> Any:
 
 
 class Factors(NamedTuple):
-    """Where the factors of a thread's sums lie, for one unit.
+    """Where the scales of a thread's sums lie, for one unit.
 
     Attributes
     ----------
-    rows
-        The address of that of its first row, in the first stage.
-    columns
-        The same of its first column, where each has one. Else the first column of its warpgroup,
-        counted from the block of 128 on that the tile begins in.
+    rows, columns
+        The addresses, in the first stage, of that of its first row, and of those of the first block
+        of columns or of its first column.
+    first
+        The first column of its warpgroup, counted from the block of 128 on that the tile begins in.
     barrier
         A named barrier of its warpgroup.
     """
 
     rows: Int32
     columns: Int32
+    first: Int32
     barrier: Int32
 
 
@@ -240,7 +233,7 @@ def factors_of(
     spec: Spec, slots: Int32, work: Work, lasts: tuple, warpgroup: tuple, consumer: Int32,
     in_wg: Int32,
 ) -> tuple:  # fmt: skip
-    """Return where the factors of a thread's sums lie, as `Factors`; nothing without such scales.
+    """Return where the scales of a thread's sums lie, as `Factors`; nothing without such scales.
 
     `warpgroup` is its row and column of warpgroups, `in_wg` the thread in it. Threads whose rows
     the tile does not have read those of others.
@@ -254,16 +247,15 @@ def factors_of(
         row = fragment_row(spec, warpgroup[0], in_wg)
     if tile_m < MMA_M:
         row = row % tile_m
-    column = warpgroup[1] * geo.mma_n
+    column, columns = warpgroup[1] * geo.mma_n, slots + 4 * tile_m
     if of_each_column(spec):
-        column = slots + 4 * (tile_m + column + lane % 4 * 2)
-    else:
-        column += tile_origin(spec, work, lasts)[1] % BLOCK
-    return (*Factors(slots + 4 * row, column, _BARRIER + consumer),)
+        columns += 4 * (column + lane % 4 * 2)
+    first = column + tile_origin(spec, work, lasts)[1] % BLOCK
+    return (*Factors(slots + 4 * row, columns, first, _BARRIER + consumer),)
 
 
 def read_factors(spec: Spec, factors: tuple, stage: Int32) -> tuple:
-    """Read a stage's factors: of each row, those of each block of columns.
+    """Read a stage's scales of a thread's rows and of blocks of columns, and return `first`.
 
     Where each column has its own there is no room for all of these: in their place is the address
     of the first one. Nothing where `factors` is empty. Callers read before the wgmma of the stage:
@@ -273,26 +265,20 @@ def read_factors(spec: Spec, factors: tuple, stage: Int32) -> tuple:
         return ()
     found, geo = Factors(*factors), spec.geometry
     offset = stage * geo.scale_bytes
-    each = of_each_column(spec)
-    blocks = 1 if each else column_blocks(spec.config.tile[1])
     halves = 1 if spec.config.tile[0] == 8 else 2
     rows = tuple(
-        tuple(
-            read(
-                _shared(
-                    found.rows + offset
-                    + 4 * (i * geo.row_steps[0] + half * geo.row_steps[1])
-                    + 4 * spec.config.tile[0] * block,
-                    1,
-                ),
-                1,
-            )[0]
-            for block in range(blocks)
-        )
+        _read(found.rows + offset + 4 * (i * geo.row_steps[0] + half * geo.row_steps[1]))
         for i in range(geo.repeats_m)
         for half in range(halves)
-    )  # fmt: skip
-    return rows, found.columns + offset if each else found.columns
+    )
+    if of_each_column(spec):
+        return rows, (found.columns + offset,), found.first
+    blocks = range(int(column_blocks(spec.config.tile[1])))
+    return rows, tuple(_read(found.columns + offset + 4 * i) for i in blocks), found.first
+
+
+def _read(where: Int32) -> Any:
+    return read(_shared(where, 1), 1)[0]
 
 
 @cute.jit
@@ -311,16 +297,18 @@ def add_scaled(
     spec: cutlass.Constexpr, total: cute.Tensor, sums: cute.Tensor, loaded: tuple
 ) -> None:
     """Add sums times the factors of their rows and columns to the total."""
-    rows, column = loaded
+    rows, columns, place = loaded
     blocks = const_expr(spec.geometry.mma_n // 8)
     each = const_expr(of_each_column(spec))
-    step = const_expr(1 if each else column_step(spec.geometry.mma_n) // 8)
+    step = const_expr(1 if each else int(column_step(spec.geometry.mma_n)) // 8)
+    if const_expr(not each):
+        factors = tuple(tuple(row * column for column in columns) for row in rows)
     for first in range_constexpr(0, blocks, step):
         if const_expr(each):
-            pair = read(_shared(column + 32 * first, 2), 2)
-            own = tuple((row[0] * pair[0], row[0] * pair[1]) for row in rows)
+            pair = read(_shared(columns[0] + 32 * first, 2), 2)
+            own = tuple((row * pair[0], row * pair[1]) for row in rows)
         else:
-            own = tuple((chosen(row, column + 8 * first),) * 2 for row in rows)
+            own = tuple((chosen(of_row, place + 8 * first),) * 2 for of_row in factors)
         for j in range_constexpr(first, first + step):
             for x in range_constexpr(len(rows)):
                 for c in range_constexpr(2):

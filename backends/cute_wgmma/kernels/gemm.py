@@ -8,8 +8,8 @@ The story of one CTA
     producer   one warp. For each work unit and k_tile: wait until every CTA that receives the
                k_tile has left the stage (`empty`), announce the bytes (`full`), start the TMA loads
                of A and B, multicast along the cluster.
-    scales     where blocks of K have some, other warps of the producer's warpgroup: they leave
-               factors beside each stage, which `full` waits for (`block_factors`).
+    scales     where blocks of K have some, other warps of the producer's warpgroup: they copy
+               them beside each stage, which `full` waits for (`block_factors`).
     consumers  warpgroups of 128 threads. Wait `full`, multiply the k_tile with wgmma out of shared
                memory, keep one in flight, hand the stage before it back (`empty`, one arrival of
                each warpgroup at each CTA whose producer wrote it).
@@ -37,7 +37,7 @@ from ...cute.device import pinned, select
 from ...cute.tile_scheduler import work_unit
 from ..geometry import STORE_ROWS, WARPGROUP
 from ..geometry_operands import MMA_M
-from .block_factors import bring_factors
+from .block_factors import bring_scales
 from .consumer import consume
 from .layouts import loads_of_b, panels_layout, whole_rows
 from .producer import produce
@@ -57,7 +57,7 @@ def init_barriers(spec: cutlass.Constexpr, full: cute.Pointer, warp: Int32) -> N
         for i in range_constexpr((2 * stages + warps - 1) // warps):
             index = warp + i * warps
             if index < 2 * stages:
-                arrivals = select(index < stages, Int32(1 + spec.scale_warps), Int32(leaving))
+                arrivals = select(index < stages, Int32(1 + 32 * spec.scale_warps), Int32(leaving))
                 cute.arch.mbarrier_init(full + index, arrivals)
         cute.arch.mbarrier_init_fence()
 
@@ -72,8 +72,8 @@ def store_boxes(
     return cute.recast_ptr(place, dtype=spec.output)
 
 
-def factor_slots(spec: Spec, smem: cutlass.memory.SmemAllocator, unused: cute.Pointer) -> Int32:
-    """Allocate the factors of all stages; an address of no use where there are none."""
+def scale_slots(spec: Spec, smem: cutlass.memory.SmemAllocator, unused: cute.Pointer) -> Int32:
+    """Allocate what all stages have of scales; an address of no use where there are none."""
     size = spec.config.stages * spec.geometry.scale_bytes
     return Int32((smem.allocate(size, 16) if size > 0 else unused).toint())
 
@@ -158,7 +158,7 @@ def gemm_kernel(
     if const_expr(tile_m < MMA_M):
         smem.allocate((MMA_M - tile_m) * tile_k * spec.operands[0].width // 8, 1024)
     boxes = store_boxes(spec, smem, full)
-    slots = factor_slots(spec, smem, full)
+    slots = scale_slots(spec, smem, full)
     init_barriers(spec, full, warp)
     if warp == 0:
         cpasync.prefetch_descriptor(atom_a)
@@ -185,7 +185,7 @@ def gemm_kernel(
             )  # fmt: skip
         if const_expr(spec.scale_warps > 0):
             if (warp > 0) & (warp <= spec.scale_warps):
-                bring_factors(
+                bring_scales(
                     spec, scales, slots, lasts, order, barriers, warp, cluster_index, first, units,
                     clusters, ranks, sizes,
                 )  # fmt: skip
