@@ -25,9 +25,12 @@ def command(*words, **variables):
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
-    return json.loads(done.stdout)
+    made = json.loads(done.stdout)
+    if "error" in made:  # a sentence that ends with what would work
+        sys.exit(made["error"]["message"])
+    return made
 
 
 devices = unigemm.capabilities().devices

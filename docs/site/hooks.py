@@ -36,6 +36,20 @@ FIRST = (
     *("plan_read_aloud", "backend_by_name", "batch_invariance", "float8_layers", "mxfp8"),
 )
 #: Pages of what was once measured or changed: a search finds the guide and the reference first.
+#: What users look for, where its page has another word in its headings.
+SOUGHT = {
+    "guide/precision.md": "tf32 3xtf32 float8 fp8 int8 mxfp8 nvfp4 scale accuracy",
+    "guide/streams.md": "graph cudagraph stream capture workspace latency",
+    "guide/arrays.md": "out dtype strides transpose einsum complex broadcast",
+    "epilogues.md": "bias activation gelu relu silu swiglu alpha beta fused",
+    "guide/determinism.md": "deterministic reproducible invariant",
+    "guide/cache.md": "bundle ship warmup offline compile",
+    "guide/tuning.md": "autotune tune slow",
+    "guide/grouped.md": "moe experts ragged grouped",
+    "many-gpus.md": "multigpu distributed dtensor nccl",
+    "questions.md": "windows macos first slow memory",
+    "reference/matmul.md": "matmul out bias precision",
+}
 SHOWN = 5  # lines of output in the gallery
 RECORDS = ("lab-notes/", "measurements.md", "changelog.md")
 OUTPUTS = ROOT / "docs" / "site" / "outputs"
@@ -155,6 +169,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Turn links to files of the tree into links to their pages, or into plain text."""
     if page.file.src_uri.startswith(RECORDS):
         page.meta["search"] = {"boost": 0.1}
+    if page.file.src_uri in SOUGHT:
+        page.meta["tags"] = SOUGHT[page.file.src_uri].split()
     if page.is_homepage:
         page.meta["hide"] = ["navigation", "toc"]  # there is only itself
     source = next((s for s, p in PAGES.items() if p == page.file.src_uri), None)

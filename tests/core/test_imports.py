@@ -376,7 +376,8 @@ def test_planning_for_a_gpu_brings_no_kernel_language():
 def test_what_stands_on_a_library_that_is_missing_says_how_to_get_it(library):
     code = f"import sys; sys.modules[{library!r}] = None; import unigemm.{library}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.endswith(f"which is not installed; pip install {library}\n"), done.stderr
+    command = f'pip install "unigemm[{library}]"'
+    assert done.stderr.endswith(f"which is not installed; {command}\n"), done.stderr
 
 
 def test_every_public_name_exists():

@@ -144,14 +144,16 @@ def test_the_link_to_the_backends_is_in_the_tree():
 
 
 def test_the_licence_and_the_extras_are_stated(wheel):
-    metadata = zipfile.ZipFile(wheel).read("unigemm-0.1.0.dist-info/METADATA").decode()
+    info = f"unigemm-{settings()['project']['version']}.dist-info"
+    metadata = zipfile.ZipFile(wheel).read(f"{info}/METADATA").decode()
     assert "License-Expression: Apache-2.0" in metadata
     extras = {line.split()[1] for line in metadata.splitlines() if line.startswith("Provides-Ex")}
     assert extras == {
         *("cuda", "run", "cute", "cutile", "cupy", "plot", "fit", "bench", "all", "docs", "dev"),
+        *("torch", "jax"),
     }
     names = zipfile.ZipFile(wheel).namelist()
-    assert "unigemm-0.1.0.dist-info/licenses/LICENSE" in names
+    assert f"{info}/licenses/LICENSE" in names
 
 
 def test_the_command_is_installed():

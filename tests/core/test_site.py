@@ -22,7 +22,7 @@ import unigemm
 ROOT = Path(unigemm.__file__).parent.parent
 DOCS = ROOT / "docs"
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
-RUN = [*GUIDE, DOCS / "coming-from.md", DOCS / "questions.md"]
+RUN = [*GUIDE, *(DOCS / f"{name}.md" for name in ("coming-from", "questions"))]
 EXAMPLES = sorted(
     path
     for path in (ROOT / "examples").glob("*.py")
@@ -199,6 +199,11 @@ def test_a_search_finds_the_guide_before_the_lab_notes(site):
     assert len(notes) > 30
     assert max(notes) < 1
     assert {boost for place, boost in boosts.items() if place.startswith("guide/")} == {1}
+    found = {each["location"]: each["tags"] for each in index if "tags" in each}
+    for word, page in (("tf32", "guide/precision.html"), ("float8", "guide/precision.html"),
+                       ("graph", "guide/streams.html"), ("out", "guide/arrays.html"),
+                       ("bias", "epilogues.html")):  # fmt: skip
+        assert word in found[page]
 
 
 # -- pictures --------------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "jax":
         raise
-    said = "unigemm.jax needs JAX, which is not installed; pip install jax"
+    from ..extras import install_command
+
+    said = f"unigemm.jax needs JAX, which is not installed; {install_command('jax')}"
     raise ModuleNotFoundError(said, name="jax") from None
 
 from .grouped import ragged_dot

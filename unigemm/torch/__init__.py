@@ -12,7 +12,9 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    said = "unigemm.torch needs PyTorch, which is not installed; pip install torch"
+    from ..extras import install_command
+
+    said = f"unigemm.torch needs PyTorch, which is not installed; {install_command('torch')}"
     raise ModuleNotFoundError(said, name="torch") from None
 
 from . import batching, gradients, sharding  # rules of the operators  # noqa: F401
