@@ -30,9 +30,9 @@ if TYPE_CHECKING:
         DTypeLike,
         EpilogueOptions,
         GateLayout,
-        MatmulOptions,
         NumPyArray,
         NumPyLike,
+        OneResultOptions,
         QuantizeOut,
         Rest,
         Scale,
@@ -52,7 +52,7 @@ def matmul(  # type: ignore[overload-overlap]
     b: NumPyArray,
     /,
     out: NumPyArray | tuple[NumPyArray] | None = None,
-    **options: Unpack[MatmulOptions],
+    **options: Unpack[OneResultOptions],
 ) -> NumPyArray: ...
 @overload
 def matmul(  # type: ignore[overload-overlap]
@@ -60,7 +60,7 @@ def matmul(  # type: ignore[overload-overlap]
     b: Tensor[ArrayT],
     /,
     out: Tensor[ArrayT] | tuple[Tensor[ArrayT]] | None = None,
-    **options: Unpack[MatmulOptions],
+    **options: Unpack[OneResultOptions],
 ) -> ArrayT: ...
 @overload
 def matmul(  # type: ignore[overload-overlap]
@@ -68,7 +68,7 @@ def matmul(  # type: ignore[overload-overlap]
     b: ArrayT,
     /,
     out: ArrayT | tuple[ArrayT] | None = None,
-    **options: Unpack[MatmulOptions],
+    **options: Unpack[OneResultOptions],
 ) -> ArrayT: ...
 @overload
 def matmul(  # type: ignore[overload-overlap]
@@ -76,11 +76,11 @@ def matmul(  # type: ignore[overload-overlap]
     b: NumPyLike,
     /,
     out: NumPyArray | tuple[NumPyArray] | None = None,
-    **options: Unpack[MatmulOptions],
+    **options: Unpack[OneResultOptions],
 ) -> NumPyArray: ...
 @overload
 def matmul(
-    a: NumPyLike, b: NumPyLike, /, out: tuple[NumPyArray, ...], **options: Unpack[MatmulOptions]
+    a: NumPyLike, b: NumPyLike, /, out: tuple[NumPyArray, ...], **options: Unpack[OneResultOptions]
 ) -> tuple[NumPyArray, ...]: ...
 @overload
 def matmul(
@@ -88,12 +88,42 @@ def matmul(
     b: Tensor[ArrayT],
     /,
     out: tuple[Tensor[ArrayT], ...],
-    **options: Unpack[MatmulOptions],
+    **options: Unpack[OneResultOptions],
 ) -> tuple[ArrayT, ...]: ...
 @overload
 def matmul(
-    a: ArrayT, b: ArrayT, /, out: tuple[ArrayT, ...], **options: Unpack[MatmulOptions]
+    a: ArrayT, b: ArrayT, /, out: tuple[ArrayT, ...], **options: Unpack[OneResultOptions]
 ) -> tuple[ArrayT, ...]: ...
+@overload
+def matmul(
+    a: NumPyLike,
+    b: NumPyLike,
+    /,
+    out: tuple[NumPyArray, NumPyArray] | None = None,
+    *,
+    quantize_out: QuantizeOut,
+    **options: Unpack[OneResultOptions],
+) -> tuple[NumPyArray, NumPyArray]: ...
+@overload
+def matmul(
+    a: Tensor[ArrayT],
+    b: Tensor[ArrayT],
+    /,
+    out: tuple[Tensor[ArrayT], Tensor[ArrayT]] | None = None,
+    *,
+    quantize_out: QuantizeOut,
+    **options: Unpack[OneResultOptions],
+) -> tuple[ArrayT, ArrayT]: ...
+@overload
+def matmul(
+    a: ArrayT,
+    b: ArrayT,
+    /,
+    out: tuple[ArrayT, ArrayT] | None = None,
+    *,
+    quantize_out: QuantizeOut,
+    **options: Unpack[OneResultOptions],
+) -> tuple[ArrayT, ArrayT]: ...
 def matmul(
     a: Any,
     b: Any,

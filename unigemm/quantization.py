@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .arrays.libraries import as_array, library_of
 from .arrays.operands import parse_dtype
@@ -10,16 +10,28 @@ from .problem.quantization import check_quantized, sharing_of
 from .runtime.quantizing import quantize_array
 
 if TYPE_CHECKING:
-    from .arrays.types import ArrayT, DTypeLike, NumPyArray, NumPyLike, Stream
+    from .arrays.types import ArrayT, DTypeLike, NumPyArray, NumPyLike, Stream, Tensor
 
     Block = Literal["row"] | tuple[int, int] | None
 
 __all__ = ["quantize"]
 
 
+@overload
+def quantize(  # type: ignore[overload-overlap]
+    x: NumPyLike, dtype: DTypeLike, *, block: Block = None, stream: Stream | None = None
+) -> tuple[NumPyArray, NumPyArray]: ...
+@overload
+def quantize(  # type: ignore[overload-overlap]
+    x: Tensor[ArrayT], dtype: DTypeLike, *, block: Block = None, stream: Stream | None = None
+) -> tuple[ArrayT, ArrayT]: ...
+@overload
 def quantize(
-    x: ArrayT | NumPyLike, dtype: DTypeLike, *, block: Block = None, stream: Stream | None = None
-) -> tuple[ArrayT, ArrayT] | tuple[NumPyArray, NumPyArray]:
+    x: ArrayT, dtype: DTypeLike, *, block: Block = None, stream: Stream | None = None
+) -> tuple[ArrayT, ArrayT]: ...
+def quantize(
+    x: Any, dtype: DTypeLike, *, block: Block = None, stream: Stream | None = None
+) -> tuple[Any, Any]:
     """Round an array to eight bits, with scales: ``x`` is about ``q * scales``.
 
     Elements that share a scale have one of ``max(amax / largest, 2**-126)``, where amax is their

@@ -36,6 +36,10 @@ two = lambda acc: (acc, acc * 2)
 reveal_type(unigemm.matmul(a, a, (a, a), epilogue=two))  # tuple
 reveal_type(unigemm.matmul([[1.0]], a, out=(a, a), epilogue=two))  # tuple
 reveal_type(unigemm.matmul(t, weight, out=(t, t), epilogue=two))  # tuple
+reveal_type(unigemm.matmul(a, b, quantize_out=(1, 128)))  # tuple
+reveal_type(unigemm.matmul(t, t, quantize_out="row", dtype="int8")[1])  # Tensor
+reveal_type(unigemm.quantize(a, "int8", block="row"))  # tuple
+reveal_type(unigemm.quantize(weight, "int8")[0])  # Tensor
 reveal_type(unigemm.grouped_matmul(a, np.ones((1, 3, 4)), np.ones(1, np.int64)))  # ndarray
 reveal_type(unigemm.grouped_matmul(t, weight, t, rest="untouched", bias=2.0))  # Tensor
 reveal_type(unigemm.grouped_matmul(a, b, [2], out=(a, a), epilogue=two))  # tuple
@@ -50,6 +54,8 @@ reveal_type(unigemm.backend_info()[0].name)  # str
 unigemm.matmul(t, [[1.0]])  # wrong
 unigemm.matmul(t, t, deterministic="yes")  # wrong
 unigemm.matmul(a, b, outt=a)  # wrong
+unigemm.matmul(a, b, quantize_out="rows")  # wrong
+unigemm.quantize(a, "int8", block="rows")  # wrong
 unigemm.grouped_matmul(a, a, a, rest="ones")  # wrong
 unigemm.grouped_matmul(a, a, a, axes=[(0, 1)] * 3)  # wrong
 unigemm.plan(None, a)  # wrong

@@ -29,6 +29,7 @@ __all__ = [
     "MatmulOptions",
     "NumPyArray",
     "NumPyLike",
+    "OneResultOptions",
     "PreparedOptions",
     "ProductOptions",
     "QuantizeOut",
@@ -154,10 +155,15 @@ class EinsumOptions(ProductOptions, total=False):
     casting: Casting | None
 
 
-class MatmulOptions(EinsumOptions, total=False):
-    """The keyword arguments of `unigemm.matmul`."""
+class OneResultOptions(EinsumOptions, total=False):
+    """The keyword arguments of `unigemm.matmul` beside that which makes two results of one."""
 
     axes: Axes | None
+
+
+class MatmulOptions(OneResultOptions, total=False):
+    """The keyword arguments of `unigemm.matmul`."""
+
     quantize_out: QuantizeOut | None
 
 
