@@ -156,3 +156,44 @@ def test_plans_say_what_they_cost():
     assert rows.problem.quantized_rows is DType.FLOAT8_E4M3FN
     assert "a second pass rounds rows" in rows.explain()
     assert f"D is {2 * 4096**2} bytes of workspace, and it takes" in rows.explain()
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_prepared_products_give_pairs(block):
+    a, b = draw((M, K), "float32", 11), draw((K, N), "float32", 12)
+    bias = draw((N,), "float32", 13)
+    whole = unigemm.matmul(a, b, bias=bias, quantize_out=block)
+    expected = whole[0].view(np.uint8), whole[1]
+    f = unigemm.prepare(a, b, bias=bias, quantize_out=block)
+    out = np.zeros_like(whole[0]), np.zeros_like(whole[1])
+    g = unigemm.prepare(a, b, out, bias=bias, quantize_out=block)
+    for _ in range(2):
+        d, scales = f(a, b, bias=bias)
+        assert_same((d.view(np.uint8), scales), expected)
+        out[0][...], out[1][...] = 0, 0
+        assert g(a, b, out, bias=bias)[1] is out[1]
+        assert_same((out[0].view(np.uint8), out[1]), expected)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_stacks_that_take_several_launches_are_quantised_alike(block):
+    a, b = (
+        draw((3, 4, 2, 5, 20), "float32", 14).transpose(2, 0, 1, 3, 4),
+        draw((4, 1, 20, 140), "float32", 15).transpose(1, 0, 2, 3),
+    )
+    got = unigemm.matmul(a, b, quantize_out=block)
+    expected = expected_of(unigemm.matmul(a, b), "float8_e4m3fn", block)
+    assert_same((got[0].view(np.uint8), got[1]), expected)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_other_libraries_get_pairs_of_their_own(block):
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
+    a, b = draw((M, K), "float32", 16), draw((K, N), "float32", 17)
+    whole = unigemm.matmul(a, b, quantize_out=block)
+    expected = whole[0].view(np.uint8), whole[1]
+    d, scales = unigemm.matmul(torch.from_numpy(a), torch.from_numpy(b), quantize_out=block)
+    assert_same((d.view(torch.uint8).numpy(), scales.numpy()), expected)
+    d, scales = unigemm.matmul(jax.asarray(a), jax.asarray(b), quantize_out=block)
+    assert type(d) is type(scales) is type(jax.asarray(a))
+    assert_same((np.asarray(d).view(np.uint8), np.asarray(scales)), expected)

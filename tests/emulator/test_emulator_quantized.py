@@ -100,3 +100,11 @@ def test_who_writes_no_scales_says_what_does():
     with pytest.raises(unigemm.UnsupportedProblem, match='take quantize_out="row"'):
         unigemm.plan(a, b, quantize_out=(1, 128), target="sm_90a", activation="swiglu",
                      gate_layout="halves")  # fmt: skip
+
+
+@pytest.mark.parametrize("block", ["row", (1, 128)])
+def test_stacks_that_take_several_launches_have_scales_of_their_own(block):
+    a = draw((2, 2, 2, 5, 32), "bfloat16", 10).transpose(2, 0, 1, 3, 4)
+    b = draw((2, 1, 32, 136), "bfloat16", 11).transpose(1, 0, 2, 3)
+    with emulator.device("sm_90a"):
+        check(a, b, block, "int8")
