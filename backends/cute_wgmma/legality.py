@@ -19,7 +19,6 @@ from .geometry_operands import FEW_ROWS, MMA_M, SWIZZLE_BYTES, in_panels
 
 __all__ = ["unsupported_product", "unsupported_reason"]
 
-_MOST_INTEGERS = 64  # that a thread quantises
 _UNUSED = ("thread", "occupancy", "repacked", "remainder", "producers")
 # N of wgmma with .s32 accumulators (PTX ISA, wgmma.mma_async): 8, 16, 24, 32, then multiples of 16.
 _INTEGER_N = (8, 16, 24, *range(32, 257, 16))
@@ -126,8 +125,8 @@ def _unsupported_registers(problem: Problem, config: Config, geo: Geometry) -> s
     if not fits_registers(problem, config, geo):
         return f"{geo.held} registers of a thread for its sums and its part of A spill"
     quantized = problem.epilogue is not None and problem.epilogue.quantized
-    if quantized and problem.accumulator is DType.INT32 and geo.accumulators > _MOST_INTEGERS:
-        return f"{geo.accumulators} sums of a thread that are converted from int32 spill"
+    if quantized and problem.accumulator is DType.INT32 and geo.mma_n > BLOCK:
+        return f"sums of int32 of {geo.mma_n} columns spill where they are quantised"
     if (geo.fragments or geo.promote) and geo.repeats_m > 2:
         return "a warpgroup loads A, or moves sums, for two blocks of 64 rows at most"
     return None
