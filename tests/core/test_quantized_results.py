@@ -7,6 +7,7 @@ import pytest
 from quantize_cases import assert_same
 
 import unigemm
+from unigemm.cache import Cache
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.problem.quantization import quantized
 
@@ -197,3 +198,20 @@ def test_other_libraries_get_pairs_of_their_own(block):
     d, scales = unigemm.matmul(jax.asarray(a), jax.asarray(b), quantize_out=block)
     assert type(d) is type(scales) is type(jax.asarray(a))
     assert_same((np.asarray(d).view(np.uint8), np.asarray(scales)), expected)
+
+
+def test_compiling_a_plan_compiles_its_second_pass(tmp_path, monkeypatch):
+    made = []
+
+    def entry(self, key, compile):
+        made.append((key.backend, dict(key.kernel)))
+
+    monkeypatch.setattr(Cache, "get_or_compile", entry)
+    a, b = unigemm.ArraySpec((64, 96), "bfloat16"), unigemm.ArraySpec((96, 200), "bfloat16")
+    plan = unigemm.plan(a, b, quantize_out="row", target="sm_90a")
+    unigemm.compile(plan, Cache(tmp_path))
+    second = dict(made)["cute_quantize"]
+    assert [name for name, _ in made] == ["cute_quantize", plan.backend]
+    assert (second["source"], second["result"]) == ("bfloat16", "float8_e4m3fn")
+    assert second["wide_reads"]
+    assert second["wide_writes"]

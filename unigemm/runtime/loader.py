@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from .. import hooks
+from ..arrays.operands import alignment_of
 from ..errors import BackendUnavailable, CompilationError, UnigemmError
 from ..forks import Lock, held_back
 from ..log import LOG, watch
@@ -16,6 +18,7 @@ from ..planning.plan import Plan
 from ..planning.registry import backend_named, compiler_missing_of
 from ..planning.target import Target
 from ..problem.canonical import Gemm
+from ..problem.dtypes import DType
 from ..problem.problem import Extents, Problem
 from .dump import dump
 
@@ -55,7 +58,22 @@ def kernel_entry(
         from ..cache import default_cache
 
         cache = default_cache()
+    if plan.problem.quantized_rows is not None:
+        _compile_second_pass(plan, plan.problem.quantized_rows, cache)
     return cache.get_or_compile(backend.key(plan), lambda: _compiled(backend, plan, compile))
+
+
+def _compile_second_pass(plan: Plan, dtype: DType, cache: Cache) -> None:
+    """Compile what rounds the rows of a new result into the cache."""
+    problem, columns = plan.problem, plan.extents.n
+    if problem.epilogue is not None and problem.epilogue.gate:
+        columns //= 2
+    quantizer = hooks.named(hooks.QUANTIZER)
+    reads, writes = (alignment_of(columns * x.itemsize) for x in (problem.d.dtype, dtype))
+    kind = quantizer.kind(problem.d.dtype, dtype, "row", reads, writes)
+    cache.get_or_compile(
+        quantizer.key(kind, plan.target), lambda: quantizer.compile(kind, plan.target)
+    )
 
 
 _loaded: dict[tuple[str, str, int], object] = {}
