@@ -4,7 +4,7 @@ It reads the launches in ``data/*.jsonl.xz``, plans each of their problems as it
 and looks the pick up among the launches: what nobody has measured is left out and counted. Files
 whose name has "heldout" in it hold what nothing was fitted to, and stand apart; where it has
 "families" too, they hold one launch for each problem, the pick of then, and come first.
-``data/host*.json`` of `bench.host_times`, ``data/ladder*.json`` of `bench.ladder`,
+``data/host*.json`` of `bench.host_times`,
 ``data/grouped*.json`` of `bench.grouped`, and ``data/quoted.json``, which holds what the notes tell
 without their launches, make the rest.
 ``data/origins.json`` says at which commits the files were measured. Needs no GPU, but matplotlib,
@@ -28,7 +28,7 @@ from bench.command import command
 from bench.measured import DATA, Launch, by_product, files, launches
 from bench.model_sizes import FAMILIES, family
 from bench.performance_page import Facts, by_kind_and_family, kinds_of, page, short
-from bench.performance_plots import draw_families, draw_ladder, draw_ratios, draw_roofline
+from bench.performance_plots import draw_families, draw_ratios, draw_roofline
 from unigemm.planning.plan import Plan
 from unigemm.problem.problem import Extents, Problem
 from unigemm.tuning import sweep
@@ -209,34 +209,12 @@ def main() -> None:
         _read(args.data / "quoted.json"),
         _read(args.data / "origins.json"),
         commit(),
-        ladders=ladders(args.data),
         hosts={path.name: _read(path) for path in sorted(args.data.glob("host*.json"))},
         grouped={path.name: _read(path) for path in sorted(args.data.glob("grouped*.json"))},
         fresh=[fresh(path) for path in files(True, args.data) if "families" in path.name],
     )
     args.out.write_text(page(replace(facts, pictures=drawn(facts, args.out))))
     print(args.out)
-
-
-def ladders(data: Path) -> dict[str, Any]:
-    """Return the ladders that were measured: percents of cuBLAS, and how they were taken."""
-    found = {}
-    for path in sorted(data.glob("ladder*.json")):
-        ladder = _read(path)
-        rungs = [each for each in ladder["rungs"] if "adds" in each and "ratio" in each]
-        percent = {each["rung"]: 100 * each["ratio"] for each in rungs}
-        found[path.stem] = _ladder(ladder, percent, f"`bench/data/{path.name}`")
-    quoted = _read(data / "quoted.json").get("ladder")
-    if quoted and not found:
-        note = f"[the note]({quoted['source'].removeprefix('docs/')})"
-        told = f"commit {quoted['commit']}, told in {note}"
-        found["quoted"] = _ladder({"device": quoted["card"], **quoted}, quoted["percent"], told)
-    return found
-
-
-def _ladder(ladder: dict[str, Any], percent: dict[str, float], told: str) -> dict[str, Any]:
-    size = " x ".join(map(str, ladder["size"]))
-    return {"percent": percent, "said": f"{size} on an {short(ladder['device'])}; {told}."}
 
 
 def drawn(facts: Facts, out: Path) -> dict[tuple[str, ...], str]:
@@ -251,9 +229,10 @@ def drawn(facts: Facts, out: Path) -> dict[tuple[str, ...], str]:
         pictures[what] = path.name
         return path
 
-    for card in sorted({each.card for each in facts.fresh}):
-        draw_families(named("families", card), by_kind_and_family(facts.fresh, card))
     picked = [x for x in facts.found if x.plan]
+    unseen = {card: judged(facts, card) for card in sorted({x.card for x in picked if x.held_out})}
+    for card, problems in unseen.items():
+        draw_families(named("families", card), by_kind_and_family(problems))
     for card, held_out in sorted({(x.card, x.held_out) for x in picked}):
         some = [x for x in picked if (x.card, x.held_out) == (card, held_out)]
         which = "heldout" if held_out else "fitted"
@@ -261,9 +240,13 @@ def drawn(facts: Facts, out: Path) -> dict[tuple[str, ...], str]:
     for card in sorted({x.card for x in picked}):
         some = [x for x in picked if x.card == card]
         draw_roofline(named("roofline", card), some, kinds_of(some))
-    for name, ladder in facts.ladders.items():
-        draw_ladder(named("ladder", name), ladder["percent"])
     return pictures
+
+
+def judged(facts: Facts, card: str) -> list[Measured]:
+    """Return picks on a card that nothing was fitted to: fresh ones where there are some."""
+    fresh = [x for each in facts.fresh if each.card == card for x in each.problems]
+    return fresh or [x for x in facts.found if x.plan and x.held_out and x.card == card]
 
 
 def commit() -> str:

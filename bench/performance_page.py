@@ -41,8 +41,8 @@ class Facts:
         For a file: at which commits it was measured, and the note that tells of it.
     commit
         That changed the planner last.
-    ladders, hosts, grouped
-        What `bench.ladder`, `bench.run` and `bench.grouped` have written, by the file's name.
+    hosts, grouped
+        What `bench.run` and `bench.grouped` have written, by the file's name.
     pictures
         The pictures that were drawn, by what they show.
     fresh
@@ -55,7 +55,6 @@ class Facts:
     quoted: Mapping[str, Any]
     origins: Mapping[str, Mapping[str, str]]
     commit: str
-    ladders: Mapping[str, Any] = field(default_factory=dict)
     hosts: Mapping[str, Any] = field(default_factory=dict)
     grouped: Mapping[str, Any] = field(default_factory=dict)
     pictures: Mapping[tuple[str, ...], str] = field(default_factory=dict)
@@ -77,6 +76,7 @@ def page(facts: Facts) -> str:
     """Return the page."""
     parts = [
         _INTRODUCTION,
+        *_families(facts),
         *_fresh(facts),
         _held_out(facts),
         _fitted(facts),
@@ -84,7 +84,6 @@ def page(facts: Facts) -> str:
         *_grouped(facts),
         _roofline(facts),
         _host(facts),
-        _ladder(facts),
         _sources(facts),
     ]
     return "\n\n".join(parts) + "\n"
@@ -100,6 +99,11 @@ and a pick that nobody has measured is left out, and counted. The fastest launch
 problems, those too whose pick was left out, and so may be below the picks'. Other cards were not at
 hand. What was learned on the way is in the [measurements](../bench/NOTES.md) and the
 [lab notes](lab-notes/README.md)."""
+
+_BY_FAMILY = """## By family of shapes and kind of numbers
+
+Picks for shapes that nothing was fitted to. How a kernel comes there, from one thread an element
+to the top: [the ladder](ladder.md)."""
 
 _FRESH = """## Fresh problems, as many of each family
 
@@ -138,11 +142,6 @@ _ROOFLINES = """## Rooflines
 The rates of the picks above, and of cuBLAS, below what the card could do at most by its data sheet:
 bandwidth of the memory on the left, rate of the units that multiply on the right. Operands come
 from memory, not from the L2."""
-
-_LADDER = """## From one thread an element to the top
-
-Each rung adds one thing to a float32 kernel, from a thread that computes one element to what
-`autotune` picks. `python -m bench.ladder` measures them all beside cuBLAS in one run."""
 
 _METHOD = """Calls are captured in CUDA graphs; cuBLAS (`torch.mm(out=)`) and unigemm are replayed
 in turns in the same run. Inputs are random numbers and rotate past twice the L2. A problem's ratio
@@ -212,16 +211,11 @@ def _fresh(facts: Facts) -> list[str]:
         measured_at = facts.origins.get(each.file, {}).get("commits", "not noted")
         parts.append(f"### {short(each.card)}, {measured_at}: {len(each.problems)} problems")
         parts.append(_by_mean_of_families(each.problems))
-    for (what, *card), picture in facts.pictures.items():
-        if what == "families":
-            said = f"Mean and worst ratio to cuBLAS on an {short(card[0])}, by family and numbers"
-            parts.append(f"![{said}]({picture})")
     return ["\n\n".join(parts)]
 
 
-def by_kind_and_family(fresh: Iterable[Fresh], card: str) -> dict[str, dict[str, list[float]]]:
-    """Return the ratios of the fresh problems on a card."""
-    problems = [x for each in fresh if each.card == card for x in each.problems]
+def by_kind_and_family(problems: Sequence[Measured]) -> dict[str, dict[str, list[float]]]:
+    """Return the ratios of problems by kind of numbers, and by family."""
     found: dict[str, dict[str, list[float]]] = {}
     for kind in kinds_of(problems):
         ratios = {
@@ -251,6 +245,16 @@ def _cell(ratios: Sequence[float]) -> str:
     if not ratios:
         return ""
     return f"{geometric_mean(ratios):.2f} / {min(ratios):.2f} ({len(ratios)})"
+
+
+def _families(facts: Facts) -> list[str]:
+    """Return the pictures of the means of families, one for each card."""
+    parts = []
+    for (what, *card), picture in facts.pictures.items():
+        if what == "families":
+            said = f"Mean and worst ratio to cuBLAS on an {short(card[0])}, by family and numbers"
+            parts.append(f"### {short(card[0])}\n\n![{said}]({picture})")
+    return ["\n\n".join([_BY_FAMILY, *parts])] if parts else []
 
 
 def _held_out(facts: Facts) -> str:
@@ -372,17 +376,6 @@ def _host(facts: Facts) -> str:
         parts += [
             f"`bench/data/{name}`: {told}, commit {found['commit']}.", "\n".join(host_lines(found))
         ]  # fmt: skip
-    return "\n\n".join(parts)
-
-
-def _ladder(facts: Facts) -> str:
-    parts = [_LADDER]
-    for (what, *name), picture in facts.pictures.items():
-        if what == "ladder":
-            parts += [
-                f"![Rungs of the ladder in percent of cuBLAS]({picture})",
-                facts.ladders[name[0]]["said"],
-            ]
     return "\n\n".join(parts)
 
 

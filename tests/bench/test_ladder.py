@@ -19,12 +19,14 @@ from reference import NUMPY, Case, check_case, flat_poison, strided_view
 import unigemm
 from bench import ladder
 from bench.ladder_options import OPTIONS
+from bench.ladder_page import filled
 from bench.ladder_rungs import BACKEND, RUNGS, offered, plan_of
 from unigemm.cache.sass import instruction_mix
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.errors import BackendUnavailable
-from unigemm.planning.config import Config
+from unigemm.planning.config import Config, Raster
+from unigemm.planning.prediction import Alternative
 from unigemm.planning.target import device_count
 from unigemm.problem.dtypes import DType
 from unigemm.runtime import bind
@@ -218,3 +220,31 @@ def test_each_rung_on_hopper_is_a_configuration_that_can_run(rung):
     plan = plan_of(rung, *specs, target="h100")
     assert plan.backend == "cute_wgmma"
     assert unigemm.Plan.from_json(plan.to_json()).config == (rung.config or plan.config)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "ladder.md"
+COUNTED = re.findall(
+    r"^\| (\d+)x(\d+)x(\d+) \| (\w+) \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.M
+)
+
+
+def test_the_page_of_the_ladder_holds_what_was_measured():
+    assert filled(PAGE.read_text()) == PAGE.read_text()
+    assert PAGE.read_text().count("<!-- rungs") == 2
+    assert len(COUNTED) == 3
+
+
+@runs
+@pytest.mark.parametrize("row", COUNTED, ids=lambda row: "x".join(row[:3]) + row[3])
+@pytest.mark.sample(1)
+def test_the_page_of_the_ladder_counts_as_the_emulator_does(row):
+    m, n, k, schedule, products, brought = (int(x) if x.isdecimal() else x for x in row)
+    cluster = (2, 1) if schedule == "pair" else (1, 1)
+    config = Config((m, n, k), cluster, 3, (4, 1), schedule=schedule, raster=Raster("m", 8))
+    a, b = (np.random.default_rng(x).standard_normal((512, 256)).astype("f2") for x in (0, 1))
+    with device("sm_100a") as gpu:
+        plan = unigemm.plan(a, b.T, backend="cute_tcgen05", keep=0)
+        d = unigemm.matmul(a, b.T, plan=plan.taking(Alternative("cute_tcgen05", config, 0.0)))
+    report = gpu.launches[-1][1]
+    assert (report.classes["tcgen05.mma"], report.tma_loaded) == (products, brought)
+    np.testing.assert_allclose(d, a.astype("f4") @ b.T.astype("f4"), atol=0.1)

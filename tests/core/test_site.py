@@ -22,7 +22,7 @@ import unigemm
 ROOT = Path(unigemm.__file__).parent.parent
 DOCS = ROOT / "docs"
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
-RUN = [*GUIDE, *(DOCS / f"{name}.md" for name in ("coming-from", "questions"))]
+RUN = [*GUIDE, *(DOCS / f"{name}.md" for name in ("coming-from", "ladder", "questions"))]
 EXAMPLES = sorted(
     path
     for path in (ROOT / "examples").glob("*.py")
