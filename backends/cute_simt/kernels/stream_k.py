@@ -22,6 +22,7 @@ tile, and so does the rounding of what both compute: a tile stores only what is 
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from functools import partial
+from typing import Any, NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -63,40 +64,106 @@ _AT_ONCE = 16  # vectors of 16 bytes that a thread loads at once
 _CLEARING = 128  # threads of `clear_kernel`
 
 
-def range_coords(index: Int32, order: tuple) -> tuple[Int32, Int32, Int32]:
+class Order(NamedTuple):
+    """How k_tiles are divided among CTAs.
+
+    Attributes
+    ----------
+    tiles
+        The raster of the tiles, from `device.raster`.
+    l0
+        The inner extent of the stack.
+    k_tiles, total
+        k_tiles of a tile, and of all tiles.
+    ctas
+        How many CTAs, and so ranges, there are.
+    """
+
+    tiles: tuple
+    l0: Divisor
+    k_tiles: Int32
+    total: Int64
+    ctas: Int32
+
+
+class Steps(NamedTuple):
+    """Elements between rows, columns, and matrices along L0 and L1."""
+
+    row: Int64
+    column: Int64
+    l0: Int64
+    l1: Int64
+
+
+class Inputs(NamedTuple):
+    """Addresses of A and B, and the steps of each."""
+
+    bases: tuple[Int64, Int64]
+    steps: tuple[Steps, Steps]
+
+
+class Outputs(NamedTuple):
+    """Where sums go: D and its steps, the workspace, and what the epilogue of a call takes."""
+
+    d: Int64
+    workspace: Int64
+    steps: Steps
+    taken: tuple
+
+
+class Piece(NamedTuple):
+    """The k_tiles of one tile that lie in a range.
+
+    Attributes
+    ----------
+    index
+        Of the range.
+    tile
+        The tile.
+    k_tile
+        The first of its k_tiles.
+    """
+
+    index: Int32
+    tile: Int32
+    k_tile: Int32
+
+
+def range_coords(index: Int32, order: Order) -> tuple[Int32, Int32, Int32]:
     """Return a range's k_tiles, the tile that it begins in, and the k_tile of that tile."""
-    _, _, k_tiles, total, ctas = order
-    first = range_begin(Int64(index), total, Int64(ctas))
-    left = Int32(range_begin(Int64(index + 1), total, Int64(ctas)) - first)
-    tile = Int32(first // k_tiles)
-    return left, tile, Int32(first - Int64(tile) * k_tiles)
+    ctas = Int64(order.ctas)
+    first = range_begin(Int64(index), order.total, ctas)
+    left = Int32(range_begin(Int64(index + 1), order.total, ctas) - first)
+    tile = Int32(first // order.k_tiles)
+    return left, tile, Int32(first - Int64(tile) * order.k_tiles)
 
 
 def piece_coords(
-    spec: Spec, tile: Int32, k_tile: Int32, left: Int32, extents: tuple, order: tuple
-) -> tuple:
+    spec: Spec, tile: Int32, k_tile: Int32, left: Int32, extents: tuple[Int32, Int32, Int32],
+    order: Order,
+) -> tuple:  # fmt: skip
     """Return the k_tiles of a piece, its tile's `tile_origins` and batch, and the ends of its K."""
     m, n, k = extents
-    tiles, l0, k_tiles, _, _ = order
     tile_k = spec.config.tile[2]
-    passed = cutlass.min(left, k_tiles - k_tile)
-    rows, columns, batch = tile_origins(spec.geometry, tile, (m, n), tiles)
-    i1, i0 = divmod(batch, l0)
+    passed = cutlass.min(left, order.k_tiles - k_tile)
+    rows, columns, batch = tile_origins(spec.geometry, tile, (m, n), order.tiles)
+    i1, i0 = divmod(batch, order.l0)
     first_k = k_tile * tile_k
     return passed, rows, columns, (i0, i1), (first_k, cutlass.min(k, first_k + passed * tile_k))
 
 
 @cute.jit
 def finish_piece(
-    spec: cutlass.Constexpr, sums: cute.Tensor, outputs: tuple, flags: Int64, piece: tuple,
-    origin: tuple, sizes: tuple, order: tuple, patch: cute.Pointer, thread: Int32,
+    spec: cutlass.Constexpr, sums: cute.Tensor, outputs: Outputs, flags: Int64, piece: Piece,
+    origin: tuple[Int32, Int32], sizes: tuple[Int32, Int32], order: Order, patch: cute.Pointer,
+    thread: Int32,
 ) -> None:  # fmt: skip
     """Leave a piece's sums to another CTA, or add others' to them and store the tile.
 
-    `piece` is (range, tile, first k_tile); the tile was computed from `origin` on.
+    The tile was computed from `origin` on.
     """
     index, tile, k_tile = piece
-    d, workspace, d_strides, taken = outputs
+    d, workspace, steps, taken = outputs
     tiles, l0, k_tiles, total, ctas = order
     if k_tile > 0:
         leave_sums(spec, sums, workspace, index, thread)
@@ -106,11 +173,11 @@ def finish_piece(
         # Worked out anew, not kept from before the loop over K: registers are few there.
         tm, tn, sweeps = tile_coordinates(tile, tiles)
         i1, i0 = divmod(sweeps, l0)
-        offset = Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]
+        offset = Int64(i0) * steps.l0 + Int64(i1) * steps.l1
         out = d + offset * (spec.output.width // 8)
         store_sums(
             spec, sums, patch,
-            Destination(out, (d_strides[0], d_strides[1]), origin, sizes, (taken, (i0, i1))),
+            Destination(out, (steps.row, steps.column), origin, sizes, (taken, (i0, i1))),
             thread // WARP, thread % WARP, (tm * spec.config.tile[0], tn * spec.config.tile[1]),
         )  # fmt: skip
 
@@ -118,21 +185,18 @@ def finish_piece(
 @cute.kernel
 def stream_kernel(
     spec: cutlass.Constexpr,
-    addresses: tuple,
-    extents: tuple,
-    a_strides: tuple,
-    b_strides: tuple,
-    d_strides: tuple,
-    order: tuple,
+    addresses: tuple[Int64, Int64, Int64, Int64],
+    extents: tuple[Int32, Int32, Int32],
+    a_steps: Steps,
+    b_steps: Steps,
+    d_steps: Steps,
+    order: Order,
     taken: tuple,
 ) -> None:
-    """Compute one range of the k_tiles a CTA.
-
-    `order` is (raster of the tiles, L0, k_tiles of a tile, of all tiles, CTAs).
-    """
+    """Compute one range of the k_tiles a CTA."""
     a, b, d, workspace = addresses
     m, n, _ = extents
-    k_tiles, ctas = order[2], order[4]
+    k_tiles, ctas = order.k_tiles, order.ctas
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     warp, lane = thread // WARP, thread % WARP
@@ -155,7 +219,7 @@ def stream_kernel(
         sums = loop_of(spec)(
             spec,
             sources_of(
-                spec, (a, b), (a_strides, b_strides), (first_m, first_n), (m, n),
+                spec, (a, b), (a_steps, b_steps), (first_m, first_n), (m, n),
                 (*batch, ends[0]), thread,
             ),
             shared, (warp, lane), ends, ends[1] - ends[0], (within_a, within_b), meanwhile,
@@ -165,7 +229,7 @@ def stream_kernel(
         patch = cute.recast_ptr(smem, dtype=spec.sums)
         patch += warp * (spec.geometry.lanes[0] * spec.geometry.patch_pitch)
         finish_piece(
-            spec, sums, (d, workspace, d_strides, taken), flags, (index, tile, k_tile),
+            spec, sums, Outputs(d, workspace, d_steps, taken), flags, Piece(index, tile, k_tile),
             (first_m, first_n), (m, n), order, patch, thread,
         )  # fmt: skip
         # All have read the stages that the next piece is copied to, and left their sums.
@@ -178,8 +242,8 @@ def stream_kernel(
 
 @cute.jit
 def produce_range(
-    spec: cutlass.Constexpr, loads: tuple, inputs: tuple, shared: tuple, barriers: tuple,
-    thread: Int32, index: Int32, extents: tuple, order: tuple,
+    spec: cutlass.Constexpr, loads: tuple, inputs: Inputs, shared: tuple, barriers: tuple,
+    thread: Int32, index: Int32, extents: tuple[Int32, Int32, Int32], order: Order,
 ) -> None:  # fmt: skip
     """Bring the k_tiles of a range: the producers."""
     m, n, _ = extents
@@ -187,12 +251,12 @@ def produce_range(
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     if const_expr(spec.overlap):
         await_previous_kernel()
-    for _ in cutlass.range((k_tile + left + order[2] - 1) // order[2], unroll=1):
+    for _ in cutlass.range((k_tile + left + order.k_tiles - 1) // order.k_tiles, unroll=1):
         passed, (first_m, within_a), (first_n, within_b), batch, ends = piece_coords(
             spec, tile, k_tile, left, extents, order
         )
         sources = sources_of(
-            spec, inputs[0], inputs[1], (first_m, first_n), (m, n), (*batch, ends[0]), thread
+            spec, inputs.bases, inputs.steps, (first_m, first_n), (m, n), (*batch, ends[0]), thread
         )
         stage, phase = load_k_tiles(
             spec, loads, sources, shared, barriers, (first_m, first_n), (within_a, within_b), ends,
@@ -206,8 +270,9 @@ def produce_range(
 
 @cute.jit
 def consume_range(
-    spec: cutlass.Constexpr, outputs: tuple, shared: tuple, patch: cute.Pointer, barriers: tuple,
-    thread: Int32, flags: Int64, index: Int32, extents: tuple, order: tuple,
+    spec: cutlass.Constexpr, outputs: Outputs, shared: tuple, patch: cute.Pointer,
+    barriers: tuple, thread: Int32, flags: Int64, index: Int32,
+    extents: tuple[Int32, Int32, Int32], order: Order,
 ) -> None:  # fmt: skip
     """Multiply the k_tiles of a range: the consumers."""
     m, n, _ = extents
@@ -216,7 +281,7 @@ def consume_range(
     stage, phase = Int32(0), Int32(0)
     sums = fresh_sums(spec)
     due = Int32(0)
-    for _ in cutlass.range((k_tile + left + order[2] - 1) // order[2], unroll=1):
+    for _ in cutlass.range((k_tile + left + order.k_tiles - 1) // order.k_tiles, unroll=1):
         passed, (first_m, _), (first_n, _), _, ends = piece_coords(
             spec, tile, k_tile, left, extents, order
         )
@@ -227,7 +292,7 @@ def consume_range(
         )
         due = select(k_tile > 0, Int32(1), Int32(0))
         finish_piece(
-            spec, own_registers(sums, m >> 31), outputs, flags, (index, tile, k_tile),
+            spec, own_registers(sums, m >> 31), outputs, flags, Piece(index, tile, k_tile),
             (first_m, first_n), (m, n), order, patch, thread,
         )  # fmt: skip
         sync_consumers(spec)  # all have left their sums
@@ -239,13 +304,14 @@ def consume_range(
 
 @cute.kernel
 def warp_specialized_stream_kernel(
-    spec: cutlass.Constexpr, addresses: tuple, extents: tuple, a_strides: tuple, b_strides: tuple,
-    d_strides: tuple, order: tuple, taken: tuple, loads: tuple,
+    spec: cutlass.Constexpr, addresses: tuple[Int64, Int64, Int64, Int64],
+    extents: tuple[Int32, Int32, Int32], a_steps: Steps, b_steps: Steps, d_steps: Steps,
+    order: Order, taken: tuple, loads: tuple,
 ) -> None:  # fmt: skip
     """Do the same as `stream_kernel`, with warps that only copy."""
     geo = spec.geometry
     a, b, d, workspace = addresses
-    ctas = order[4]
+    ctas = order.ctas
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     warp = cute.arch.make_warp_uniform(thread // WARP)
@@ -257,13 +323,13 @@ def warp_specialized_stream_kernel(
         cute.arch.setmaxregister_increase(geo.role_registers[1])
         patch = patches + warp * (geo.lanes[0] * geo.patch_pitch)
         consume_range(
-            spec, (d, workspace, d_strides, taken), shared, patch, barriers, thread, flags, index,
-            extents, order,
+            spec, Outputs(d, workspace, d_steps, taken), shared, patch, barriers, thread, flags,
+            index, extents, order,
         )  # fmt: skip
     else:
         cute.arch.setmaxregister_decrease(geo.role_registers[0])
         produce_range(
-            spec, loads, ((a, b), (a_strides, b_strides)), shared, barriers,
+            spec, loads, Inputs((a, b), (a_steps, b_steps)), shared, barriers,
             thread - geo.threads, index, extents, order,
         )  # fmt: skip
 
@@ -313,7 +379,7 @@ def add_other_pieces(
                     sums[at] += value
 
 
-def read_sums(spec: Spec, where: Int64, offset: int) -> tuple:
+def read_sums(spec: Spec, where: Int64, offset: int) -> tuple[Any, ...]:
     """Load a vector of sums that another CTA has left: from the L2, since the L1 may hold older."""
     count = spec.geometry.exchange_width
     outs = ", ".join(f"{{$w{i}}}" for i in range(count))
@@ -373,12 +439,13 @@ def start(
     k_tiles = cutlass.max((k + tile_k - 1) // tile_k, Int32(1))  # D is written without any K, too
     total = Int64(tiles_m * tiles_n * l0 * l1) * k_tiles
     ctas = Int32(cutlass.min(total, Int64(sm_count * spec.config.occupancy)))
-    order = (raster(tiles_m, tiles_n, along_n, group), Divisor(l0), k_tiles, total, ctas)
+    order = Order(raster(tiles_m, tiles_n, along_n, group), Divisor(l0), k_tiles, total, ctas)
     flags = addresses[3] + flags_offset(Int64(ctas), part_bytes(spec.problem, spec.config))
     clear_kernel(spec.overlap, flags, ctas).launch(
         grid=(1, 1, 1), block=(_CLEARING, 1, 1), stream=stream, use_pdl=spec.overlap
     )
-    shared = (spec, addresses, (m, n, k), a_steps, b_steps, d_steps, order, taken)
+    steps = (Steps(*a_steps), Steps(*b_steps), Steps(*d_steps))
+    shared = (spec, addresses, (m, n, k), *steps, order, taken)
     if const_expr(is_warp_specialized(spec.config)):
         loads = tma_loads(spec, addresses, sizes, a_steps, b_steps)
         launch = warp_specialized_stream_kernel(*shared, loads)
