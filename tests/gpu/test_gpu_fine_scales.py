@@ -12,6 +12,10 @@ from gpu_cases import needs_hopper
 from grouped_scales import drawn_groups
 
 import unigemm
+from unigemm import env
+from unigemm.planning.tuned_plans import read
+from unigemm.runtime.words import asked_specs
+from unigemm.tuning.measure_torch import TorchDevice
 
 pytestmark = pytest.mark.gpu
 
@@ -109,6 +113,34 @@ def test_pytorchs_recipes_for_the_whole_and_for_lines_are_ours_inside_use():
             assert (used.calls, used.fallbacks) == (2, 0), used.reasons
             torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=0.1)
             torch.testing.assert_close(compiled, theirs, rtol=2e-2, atol=0.1)
+
+
+@pytest.mark.filterwarnings("error::unigemm.TuningWarning")
+@pytest.mark.parametrize(
+    "words",
+    [("row", "column"), ("1x128", "128x128"), ("128x128:float8_e8m0fnu", "1x128:float8_e8m0fnu")],
+)
+def test_products_with_scales_are_tuned(words, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    needs_hopper()
+    monkeypatch.setenv("UNIGEMM_CACHE_DIR", str(tmp_path))
+    a = unigemm.ArraySpec((333, 1152), "float8_e4m3fn")
+    b = unigemm.ArraySpec((1152, 512), "float8_e4m3fn", "F")
+    scales = asked_specs(None, *words, a, b)
+    plan = unigemm.autotune(a, b, dtype="bfloat16", candidates=3, budget=0.05, **scales)
+    assert plan.measured_us > 0
+    device = TorchDevice()
+    given = {name: device.operand(x.shape, x.dtype, False, 0) for name, x in scales.items()}
+    x, y = (device.operand(each.shape, each.dtype, each is b, 0) for each in (a, b))
+    with unigemm.autotuning(candidates=3, budget=0.05):
+        got = unigemm.matmul(x, y, **given)  # of float32: not what was tuned above
+    sums, sizes = device.sums(x, y, range(333), () if "row" in words else tuple(given.values()))
+    if "row" in words:
+        both = (given["scale_a"] * given["scale_b"]).cpu().numpy()
+        sums, sizes = sums * both, sizes * abs(both)
+    assert (abs(got.cpu().numpy() - sums) <= 2.0**-11 * sizes).all()
+    tuned = read(env.own_tuning_file())
+    assert {str(each.plan.problem.d.dtype) for each in tuned} == {"bfloat16", "float32"}
 
 
 @pytest.mark.parametrize("kind", ["float8_e4m3fn", "int8"])
