@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from block_factors import drawn
@@ -251,3 +252,72 @@ def test_layers_of_eight_bits_have_a_bias_and_its_gradient():
     )
     with pytest.raises(unigemm.UnsupportedDtype, match="floating-point products"):
         ut.linear(a, weight, bias)
+
+
+#: Shapes of operands, offsets, and how many scales of lines each operand has, as PyTorch has them.
+GROUPS = {
+    "rows": ((10, 32), (3, 32, 8), (3, 3, 9), (10,), (3, 8)),
+    "columns": ((3, 8, 32), (32, 10), (3, 3, 9), (3, 8), (10,)),
+    "K": ((8, 40), (40, 6), (7, 7, 30), (24,), (18,)),
+    "stacks": ((3, 5, 32), (3, 32, 8), None, (3, 5), (3, 8)),
+}
+
+
+def by_group(a, b, ends, of_a, of_b):
+    """Multiply group by group, in float64."""
+    a, b = a.double(), b.double()
+    ends = [0, *(ends or ())]
+    parts = [slice(*each) for each in pairwise(ends)]
+    if a.dim() == b.dim() == 3:
+        return (a * of_a[..., None]) @ (b * of_b[:, None])
+    if a.dim() == 2 and b.dim() == 2:
+        rows, columns = of_a.view(len(parts), -1), of_b.view(len(parts), -1)
+        return torch.stack([a[:, p] @ b[p] * rows[i, :, None] * columns[i]
+                            for i, p in enumerate(parts)])  # fmt: skip
+    if a.dim() == 2:
+        result = torch.zeros(a.shape[0], b.shape[-1], dtype=torch.float64)
+        for i, p in enumerate(parts):
+            result[p] = (a[p] @ b[i]) * of_a[p, None] * of_b[i]
+        return result
+    return by_group(b.mT, a.mT, ends[1:], of_b, of_a).mT
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_have_scales_of_rows_as_pytorch_lays_them_out(name):
+    of_a, of_b, ends, rows, columns = GROUPS[name]
+    a, b = draw(*of_a), draw(*of_b)
+    scale_a, scale_b = torch.rand(rows) + 0.5, torch.rand(columns) + 0.5
+    offs = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+    row_wise = F.ScalingType.RowWise
+    multiply = partial(ut.scaled_grouped_mm, output_dtype=torch.float32)
+    expected = by_group(a, b, ends, scale_a, scale_b).float()
+    torch._dynamo.reset()
+    for run in (multiply, torch.compile(multiply, backend="aot_eager", fullgraph=True)):
+        got = run(a, b, scale_a, row_wise, [scale_b], [row_wise], offs=offs)
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-4)
+    halves = ut.scaled_grouped_mm(a, b, scale_a, ROWS, torch.tensor(2.0), ONE, offs=offs)
+    expected = by_group(a, b, ends, scale_a, torch.full(columns, 2.0)).bfloat16()
+    torch.testing.assert_close(halves, expected, rtol=2**-7, atol=1e-3)
+    meta = [x.to("meta") for x in (a, b, scale_a, scale_b)]
+    offs = None if offs is None else offs.to("meta")
+    assert ut.scaled_grouped_mm(*meta[:3], ROWS, meta[3], ROWS, offs=offs).shape == halves.shape
+
+
+def test_groups_of_experts_have_a_bias_and_no_gradients():
+    a, b, offs = draw(10, 32), draw(3, 32, 8), torch.tensor([3, 3, 9], dtype=torch.int32)
+    scales = torch.rand(10), ROWS, torch.rand(3, 8), ROWS
+    bias = torch.randn(3, 8).bfloat16()
+    multiply = partial(ut.scaled_grouped_mm, offs=offs, output_dtype=torch.float32)
+    plain, biased = (multiply(a, b, *scales, bias=x) for x in (None, bias))
+    for row, group in enumerate([0, 0, 0, 2, 2, 2, 2, 2, 2]):
+        torch.testing.assert_close(biased[row], plain[row] + bias[group])
+    mapped = torch.vmap(lambda s: multiply(a, b, s, *scales[1:]))(torch.stack([scales[0]] * 2))
+    torch.testing.assert_close(mapped, torch.stack([plain] * 2))
+    for error, words, given in (
+        (unigemm.UnsupportedProblem, "over the groups", (torch.ones(10, 1), BLOCKS, *scales[2:])),
+        (unigemm.UnsupportedProblem, "Blackwell", (torch.ones(10), "BlockWise1x32", *scales[2:])),
+        (unigemm.ShapeMismatch, r"it is \(10,\)", (torch.ones(10, 1), *scales[1:])),
+        (unigemm.UnsupportedProblem, "no gradients", (scales[0].requires_grad_(), *scales[1:])),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words):
+            ut.scaled_grouped_mm(a, b, *given, offs=offs)

@@ -115,6 +115,31 @@ def test_pytorchs_recipes_for_the_whole_and_for_lines_are_ours_inside_use():
             torch.testing.assert_close(compiled, theirs, rtol=2e-2, atol=0.1)
 
 
+def test_pytorchs_groups_with_scales_of_rows_are_ours_inside_use():
+    torch = pytest.importorskip("torch")
+    needs_hopper()
+    import unigemm.torch as ut
+
+    if not hasattr(torch.nn.functional, "scaled_grouped_mm"):
+        pytest.skip("this PyTorch has no scaled_grouped_mm")
+    row_wise = torch.nn.functional.ScalingType.RowWise
+    kind, place = torch.float8_e4m3fn, {"device": "cuda"}
+    offs = torch.tensor([48, 48, 208], dtype=torch.int32, **place)
+    tokens = torch.randn(208, 256, **place).to(kind)
+    experts = torch.randn(3, 128, 256, **place).to(kind).mT
+    rows, columns = torch.rand(208, **place), torch.rand(3, 128, **place)
+    given = tokens, experts, rows, row_wise, columns, row_wise
+    theirs = torch.nn.functional.scaled_grouped_mm(*given, offs=offs)
+    with ut.use() as used:
+        inside = torch.nn.functional.scaled_grouped_mm(*given, offs=offs)
+        older = torch._scaled_grouped_mm(
+            tokens, experts, rows, columns, offs, out_dtype=torch.bfloat16
+        )
+    assert (used.calls, used.fallbacks) == (2, 0), used.reasons
+    for ours in (inside, older, ut.scaled_grouped_mm(*given, offs=offs)):
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=0.1)
+
+
 @pytest.mark.filterwarnings("error::unigemm.TuningWarning")
 @pytest.mark.parametrize(
     "words",

@@ -23,7 +23,7 @@ from .grouped import grouped_mm
 from .modules import Linear, replace_linear
 from .overrides import use
 from .ranks import check_ranks
-from .scaled import scaled_mm
+from .scaled import scaled_grouped_mm, scaled_mm
 
 if "torch.distributed.tensor" in sys.modules:  # else with the first DTensor
     sharding.register()
@@ -37,6 +37,7 @@ __all__ = [
     "linear",
     "matmul",
     "replace_linear",
+    "scaled_grouped_mm",
     "scaled_mm",
     "use",
 ]

@@ -258,10 +258,12 @@ def _save_grouped(
     b: Tensor,
     offs: Tensor | None = None,
     bias: Tensor | None = None,
-    *,
+    *scales: Tensor | None,
     out_dtype: torch.dtype | None = None,
     **options: Any,
 ) -> None:
+    if any(x is not None and x.requires_grad for x in scales):
+        raise UnsupportedProblem("scales of a product have no gradients; pass scale.detach()")
     ctx.options = options
     ctx.bias = None if bias is None else (bias.shape, bias.dtype)
     ctx.dtype = a.dtype

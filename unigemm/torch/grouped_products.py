@@ -17,6 +17,7 @@ from .products import FLOAT8, accumulator_dtype
 __all__ = ["check_grouped", "grouped_product", "summed_by_group"]
 
 _ops = torch.ops.unigemm
+_HALVES = (torch.bfloat16, torch.float16)
 _forward_ad = torch.autograd.forward_ad
 
 
@@ -25,11 +26,16 @@ def grouped_product(
     mat_b: Tensor,
     offs: Tensor | None = None,
     bias: Tensor | None = None,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
     *,
     out_dtype: torch.dtype | None = None,
     **options: Any,
 ) -> Tensor:
     """Multiply groups below autograd, which has seen to gradients already."""
+    for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if scale is not None:
+            options[name] = scale
     if bias is not None:
         check_grouped(mat_a, mat_b, offs, bias)
         options["bias"] = bias
@@ -77,10 +83,12 @@ def check_grouped(
                 f"bias has shape {tuple(bias.shape)}; pass ({n},), or ({form.count}, {n}) with a "
                 "row for each group"
             )
-        if bias.dtype not in (mat_a.dtype, accumulator_dtype(mat_a.dtype)):
+        wide = accumulator_dtype(mat_a.dtype)
+        of_bytes = mat_a.element_size() == 1
+        if bias.dtype not in (mat_a.dtype, wide) and not (of_bytes and bias.dtype in _HALVES):
             raise UnsupportedDtype(
                 f"bias is {bias.dtype} and the product of {mat_a.dtype}; pass "
-                f"bias.to({mat_a.dtype})"
+                f"bias.to({wide if of_bytes else mat_a.dtype})"
             )
     return form.shape
 

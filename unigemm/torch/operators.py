@@ -48,9 +48,9 @@ OPERATORS = {
         f"{_LAYERS}) -> (Tensor, Tensor)"
     ),
     "grouped_mm": (
-        "(Tensor mat_a, Tensor mat_b, Tensor? offs=None, Tensor? bias=None, *, "
-        "ScalarType? out_dtype=None, str precision='ieee', bool deterministic=False, "
-        "str backend='auto') -> Tensor"
+        "(Tensor mat_a, Tensor mat_b, Tensor? offs=None, Tensor? bias=None, "
+        "Tensor? scale_a=None, Tensor? scale_b=None, *, ScalarType? out_dtype=None, "
+        "str precision='ieee', bool deterministic=False, str backend='auto') -> Tensor"
     ),
     "matmul": (
         "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, "
@@ -59,7 +59,7 @@ OPERATORS = {
     ),
 }
 #: Arguments, by place, that are no numbers to be cast: scales.
-_SCALES = {"matmul": (4, 5)}
+_SCALES = {"matmul": (4, 5), "grouped_mm": (4, 5)}
 _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -184,12 +184,17 @@ def _fake_matmul(
 ) -> Tensor:
     scaled = any(x is not None for x in (scale_a, scale_b, scale))
     if dtype is None and scaled:
-        default = scaled_default(parse_dtype(a.dtype))
-        dtype = None if default is None else getattr(torch, str(default))
+        dtype = _default_of_scaled(a)
     result = _shaped(a, b, dtype)
     if c is not None or bias is not None or activation is not None:
         check_epilogue(a, result.shape, dtype, c, bias, activation, scaled=scaled)
     return result
+
+
+def _default_of_scaled(a: Tensor) -> torch.dtype | None:
+    """Return the dtype of a scaled product where none is asked for; None for that of another."""
+    default = scaled_default(parse_dtype(a.dtype))
+    return None if default is None else getattr(torch, str(default))
 
 
 def _fake_grouped_mm(
@@ -197,11 +202,15 @@ def _fake_grouped_mm(
     mat_b: Tensor,
     offs: Tensor | None = None,
     bias: Tensor | None = None,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
     *,
     out_dtype: torch.dtype | None = None,
     **options: Any,
 ) -> Tensor:
     shape = check_grouped(mat_a, mat_b, offs, bias)
+    if out_dtype is None and not (scale_a is None and scale_b is None):
+        out_dtype = _default_of_scaled(mat_a)
     dtype = out_dtype or (torch.float32 if mat_a.dtype in FLOAT8 else mat_a.dtype)
     return mat_a.new_empty(shape, dtype=dtype)
 

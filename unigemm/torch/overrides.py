@@ -1,8 +1,8 @@
 """`use`: PyTorch's own products computed by unigemm, for code that knows nothing of it.
 
-aten::mm, addmm, bmm, baddbmm, _grouped_mm and _scaled_mm are overridden below autograd, where
-`linear`, `matmul`, `einsum` and the rest end. (Overriding aten::linear would take its gradient
-away.)
+aten::mm, addmm, bmm, baddbmm, _grouped_mm, _scaled_mm and _scaled_grouped_mm are overridden below
+autograd, where `linear`, `matmul`, `einsum` and the rest end. (Overriding aten::linear would take
+its gradient away.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..log import LOG
 from .functions import layer_options
 from .grouped_products import grouped_product
 from .products import FLOAT8, plain_product, product
-from .scaled import scales_by_recipe
+from .scaled import grouped_scales, scales_by_recipe
 
 __all__ = ["use"]
 
@@ -254,6 +254,31 @@ def _scaled_mm_v2(
     return _of_float8(used, a, b, *scales, bias, a.dtype if out_dtype is None else out_dtype, out)
 
 
+def _scaled_grouped_mm(
+    used: use, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tensor | None = None,
+    bias: Tensor | None = None, scale_result: Tensor | None = None,
+    out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
+) -> Tensor:  # fmt: skip
+    if scale_result is not None:
+        raise UnsupportedProblem("scale_result is not taken; scale the result")
+    scales = grouped_scales(a, b, offs, scale_a, "RowWise", scale_b, "RowWise")
+    dtype = torch.bfloat16 if out_dtype is None else out_dtype
+    return grouped_product(a, b, offs, bias, *scales, out_dtype=dtype, **used.options)
+
+
+def _scaled_grouped_mm_v2(
+    used: use, a: Tensor, b: Tensor, scale_a: list[Tensor], recipe_a: list[int],
+    swizzle_a: list[int], scale_b: list[Tensor], recipe_b: list[int], swizzle_b: list[int],
+    offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: torch.dtype | None = None,
+    contraction_dim: Sequence[int] = (), use_fast_accum: bool = False,
+) -> Tensor:  # fmt: skip
+    scales = grouped_scales(
+        a, b, offs, scale_a, recipe_a, scale_b, recipe_b, swizzle_a, swizzle_b, contraction_dim
+    )
+    dtype = torch.bfloat16 if out_dtype is None else out_dtype
+    return grouped_product(a, b, offs, bias, *scales, out_dtype=dtype, **used.options)
+
+
 def _of_float8(
     used: use, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None,
     dtype: torch.dtype, out: Tensor | None,
@@ -289,6 +314,8 @@ _OVERRIDES: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "_scaled_mm.out": (0, _scaled_mm),
     "_scaled_mm_v2": (0, _scaled_mm_v2),
     "_scaled_mm_v2.out": (0, _scaled_mm_v2),
+    "_scaled_grouped_mm": (0, _scaled_grouped_mm),
+    "_scaled_grouped_mm_v2": (0, _scaled_grouped_mm_v2),
 }
 #: Kernels of whole layers, whose products nobody else sees, and what leaves them out.
 _LAYERS = {
@@ -325,7 +352,7 @@ def _is_there(name: str, key: str) -> bool:
     """Whether this PyTorch has an operation, with a kernel for a device."""
     if not hasattr(torch.ops.aten, name.partition(".")[0]):
         return False
-    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key)
+    return torch._C._dispatch_has_computed_kernel_for_dispatch_key(f"aten::{name}", key)
 
 
 def _kernel(

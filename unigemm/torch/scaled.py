@@ -26,12 +26,13 @@ from torch import Tensor
 from ..arguments import shown
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from .functions import LayerOptions, _tensors, layer_options
+from .grouped_products import check_grouped
 from .products import FLOAT8, check_ranks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["scaled_mm", "scales_by_recipe"]
+__all__ = ["grouped_scales", "scaled_grouped_mm", "scaled_mm", "scales_by_recipe"]
 
 #: By PyTorch's numbers.
 _RECIPES = (
@@ -110,17 +111,13 @@ def scaled_mm(
     tensor([192., 512.], dtype=torch.bfloat16)
     """
     _tensors(mat_a=mat_a, mat_b=mat_b, **{} if bias is None else {"bias": bias})
-    if output_dtype is not None and not isinstance(output_dtype, torch.dtype):
-        raise UnsupportedDtype(
-            f"output_dtype is {shown(output_dtype)}; pass a torch.dtype, such as torch.bfloat16"
-        )
+    dtype = _output(output_dtype, mat_a.dtype)
     scales = scales_by_recipe(
         mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b,
         contraction_dim,
     )  # fmt: skip
     if options:
         options = layer_options(options)  # type: ignore[assignment]
-    dtype = mat_a.dtype if output_dtype is None else output_dtype
     return torch.ops.unigemm.matmul(mat_a, mat_b, None, bias, *scales, dtype=dtype, **options)
 
 
@@ -143,10 +140,153 @@ def scales_by_recipe(
         What does not fit.
     """
     check_ranks("scaled_mm", ("mat_a", mat_a, 2), ("mat_b", mat_b, 2))
+    _check(mat_a, mat_b, swizzle_a, swizzle_b, contraction_dim)
+    k = mat_a.shape[1]
+    of_a = _laid_out("scale_a", *_one("a", scale_a, recipe_a), mat_a.shape[0], k)
+    of_b = _laid_out("scale_b", *_one("b", scale_b, recipe_b), mat_b.shape[1], k)
+    return of_a, of_b
+
+
+def scaled_grouped_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale_a: Tensor | Sequence[Tensor],
+    scale_recipe_a: Any,
+    scale_b: Tensor | Sequence[Tensor],
+    scale_recipe_b: Any,
+    swizzle_a: Any = None,
+    swizzle_b: Any = None,
+    bias: Tensor | None = None,
+    offs: Tensor | None = None,
+    output_dtype: torch.dtype | None = torch.bfloat16,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+    **options: Unpack[LayerOptions],
+) -> Tensor:
+    """Multiply groups of float8 by each other, as `torch.nn.functional.scaled_grouped_mm`.
+
+    Parameters
+    ----------
+    mat_a, mat_b, offs, bias
+        As in `unigemm.torch.grouped_mm`, of float8.
+    scale_a, scale_b : Tensor of float32
+        With recipe "RowWise" one for each row of `mat_a` and column of `mat_b`: (M,) and (N,) of
+        matrices, (G, M) and (G, N) of stacks, and where groups divide K (G * M,) and (G * N,). With
+        "TensorWise" one.
+    scale_recipe_a, scale_recipe_b : torch.nn.functional.ScalingType or str
+        "TensorWise" or "RowWise".
+    swizzle_a, swizzle_b, contraction_dim, use_fast_accum
+        As in `scaled_mm`.
+    output_dtype : torch.dtype, optional
+        Of the result; None for bfloat16.
+    **options
+        `deterministic` and `backend`, as in `unigemm.matmul`.
+
+    Returns
+    -------
+    Tensor
+        A new one.
+
+    Raises
+    ------
+    UnigemmError
+        As `unigemm.grouped_matmul`; or a recipe is another one.
+
+    Examples
+    --------
+    >>> import torch, unigemm.torch
+    >>> tokens, experts = (torch.ones(s).to(torch.float8_e4m3fn) for s in ((3, 16), (2, 16, 1)))
+    >>> given = torch.arange(3.0), "RowWise", torch.ones(2, 1), "RowWise"
+    >>> offs = torch.tensor([1, 3])
+    >>> unigemm.torch.scaled_grouped_mm(tokens, experts, *given, offs=offs).flatten()
+    tensor([ 0., 16., 32.], dtype=torch.bfloat16)
+    """
+    named = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
+    _tensors(**{name: x for name, x in named.items() if x is not None})
+    dtype = _output(output_dtype, torch.bfloat16)
+    scales = grouped_scales(
+        mat_a, mat_b, offs, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b,
+        contraction_dim,
+    )  # fmt: skip
+    if options:
+        options = layer_options(options)  # type: ignore[assignment]
+    multiply = torch.ops.unigemm.grouped_mm
+    return multiply(mat_a, mat_b, offs, bias, *scales, out_dtype=dtype, **options)
+
+
+def grouped_scales(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    offs: Tensor | None,
+    scale_a: Any,
+    recipe_a: Any,
+    scale_b: Any,
+    recipe_b: Any,
+    swizzle_a: Any = None,
+    swizzle_b: Any = None,
+    contraction_dim: Sequence[int] = (),
+) -> tuple[Tensor, Tensor]:
+    """Return scales as `unigemm.grouped_matmul` takes them, of what `scaled_grouped_mm` takes.
+
+    Raises
+    ------
+    UnsupportedProblem, UnsupportedDtype, ShapeMismatch, LibraryMismatch
+        What does not fit.
+    """
+    _check(mat_a, mat_b, swizzle_a, swizzle_b, contraction_dim)
+    check_grouped(mat_a, mat_b, offs, None)
+    found = []
+    for which, x, scale, recipe in (
+        ("a", mat_a, scale_a, recipe_a),
+        ("b", mat_b, scale_b, recipe_b),
+    ):
+        scale, word = _one(which, scale, recipe)
+        name, lines = f"scale_{which}", x.shape[-2 if which == "a" else -1]
+        if word == "TensorWise":
+            found.append(_laid_out(name, scale, word, lines, 1))
+            continue
+        if word != "RowWise":
+            raise UnsupportedProblem(
+                f"scale_recipe_{which} is {word}, and groups have scales of the whole or of rows; "
+                "use TensorWise or RowWise, or loop over the groups with scaled_mm"
+            )
+        if scale.dtype is not torch.float32:
+            raise UnsupportedDtype(f"{name} is {scale.dtype}; pass float32")
+        stack: tuple[Any, ...] = ()
+        whole: tuple[Any, ...] = (lines,)
+        if x.dim() == 3:
+            stack, whole = (x.shape[0],), (x.shape[0], lines)
+        elif mat_a.dim() == mat_b.dim() and offs is not None:  # groups divide K
+            stack, whole = (offs.shape[0],), (offs.shape[0] * lines,)
+        if tuple(scale.shape) != whole:
+            raise _other(name, tuple(scale.shape), word, str(whole))
+        of_each = (lines, 1) if which == "a" else (1, lines)
+        found.append(scale.reshape(*stack, *of_each))
+    return found[0], found[1]
+
+
+def _output(asked: torch.dtype | None, default: torch.dtype) -> torch.dtype:
+    if asked is not None and not isinstance(asked, torch.dtype):
+        raise UnsupportedDtype(
+            f"output_dtype is {shown(asked)}; pass a torch.dtype, such as torch.bfloat16"
+        )
+    return default if asked is None else asked
+
+
+def _check(
+    mat_a: Tensor, mat_b: Tensor, swizzle_a: Any, swizzle_b: Any, contraction_dim: Sequence[int]
+) -> None:
+    """Refuse operands and options that have no product by a recipe.
+
+    Raises
+    ------
+    UnsupportedProblem, UnsupportedDtype
+        They are such.
+    """
     if mat_a.dtype not in FLOAT8 or mat_b.dtype not in FLOAT8:
         raise UnsupportedDtype(
-            f"scaled_mm multiplies float8_e4m3fn and float8_e5m2, and these are {mat_a.dtype} and "
-            f"{mat_b.dtype}; unigemm.torch.matmul takes scales of int8, too"
+            f"scaled products are of float8_e4m3fn and float8_e5m2, and these are {mat_a.dtype} "
+            f"and {mat_b.dtype}; unigemm.torch.matmul takes scales of int8, too"
         )
     if tuple(contraction_dim) not in ((), (1, 0), (-1, -2), (-1, 0), (1, -2)):
         raise UnsupportedProblem(
@@ -160,10 +300,6 @@ def scales_by_recipe(
                     f"{name} is {shown(each)}, which scales of Blackwell's formats have; leave it "
                     "out, or multiply these with unigemm.matmul"
                 )
-    k = mat_a.shape[1]
-    of_a = _laid_out("scale_a", *_one("a", scale_a, recipe_a), mat_a.shape[0], k)
-    of_b = _laid_out("scale_b", *_one("b", scale_b, recipe_b), mat_b.shape[1], k)
-    return of_a, of_b
 
 
 def _one(which: str, scale: Any, recipe: Any) -> tuple[Tensor, str]:

@@ -48,7 +48,7 @@ def register() -> None:
             for split, *inputs in rules(*operands):
                 named = zip(inputs, operands, strict=False)
                 places = [None if x is None else placement(each) for each, x in named]
-                rest = [None] * (len(operands) - len(inputs) + len(options))
+                rest = [None] * (len(operands) - len(places) + len(options))
                 found.append(([placement(split)] * results, places + rest))
             return found
 
@@ -156,15 +156,18 @@ def _split_of_scale(scale: Any, operand: Any, dim: int | None) -> Any:
     return own if scale.shape[own] == operand.shape[dim] else ""
 
 
-def _grouped(a: Any, b: Any, offs: Any = None, bias: Any = None) -> list[_Rule]:
-    """Return rules that leave whole what offsets divide."""
+def _grouped(
+    a: Any, b: Any, offs: Any = None, bias: Any = None, scale_a: Any = None, scale_b: Any = None
+) -> list[_Rule]:
+    """Return rules that leave whole what offsets divide, and all where something is beside it."""
     rank = 2 if a.ndim != b.ndim else 3
     rules: list[_Rule] = [[None, None, None]]
     if a.ndim >= b.ndim or b.ndim == 2:  # rows that are not divided
         rules.append([rank - 2, a.ndim - 2, None])
     if b.ndim >= a.ndim or a.ndim == 2:  # columns
         rules.append([rank - 1, None, b.ndim - 1])
-    return [[*rule, None, None] for rule in rules] if bias is None else [[None] * 5]
+    alone = bias is scale_a is scale_b is None
+    return [[*rule, None, None, None, None] for rule in rules] if alone else [[None] * 7]
 
 
 _RULES: dict[str, Callable[..., list[_Rule]]] = {

@@ -154,18 +154,18 @@ def _linear(args: Sequence[Any], tangents: _Tangents, **options: Any) -> Tensor:
 def _grouped(
     args: Sequence[Any], tangents: _Tangents, *, out_dtype: Any = None, **options: Any
 ) -> Tensor:
-    a, b, offs, _ = (*args, None, None)[:4]
+    (a, b, offs, _), scales = (*args, None, None)[:4], args[4:]
     of_a, of_b, _, of_bias = (*tangents, None, None)[:4]
-    _refuse(args, tangents[:2])
+    _refuse(args, tangents)
     if of_a is None and of_b is None:
         of_a = torch.zeros_like(a)
     parts = [(of_a, b)] if of_a is not None else []
     parts += [(a, of_b)] if of_b is not None else []
     given = {"out_dtype": out_dtype, **options}
     first, *more = parts
-    result = _ops.grouped_mm(*first, offs, of_bias, **given)
+    result = _ops.grouped_mm(*first, offs, of_bias, *scales, **given)
     for operands in more:
-        result = result + _ops.grouped_mm(*operands, offs, **given)
+        result = result + _ops.grouped_mm(*operands, offs, None, *scales, **given)
     return _of_both(result, a, b)
 
 
