@@ -472,3 +472,16 @@ def test_without_its_compiler_a_backend_takes_part_with_what_the_cache_holds(gpu
     dispatch.forget()
     np.testing.assert_array_equal(host(unigemm.matmul(a, b)), np.full((3, 5), 4.0))
     assert len(backend.compiled) == 1
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_all_that_a_call_makes_is_on_its_arrays_device(gpu, k):
+    driver, _ = gpu
+    a, b, bias = (driver.ones(shape, device=1) for shape in ((3, k), (k, 5), (5,)))
+    assert driver.device == 0
+    for _ in range(2):
+        driver.allocations.clear()
+        got = unigemm.matmul(a, b, bias=bias)
+        np.testing.assert_array_equal(host(got), np.full((3, 5), k + 1.0))
+        assert {device for _, device, _ in driver.allocations} == {1}
+    assert driver.device == 0

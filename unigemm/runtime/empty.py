@@ -24,10 +24,9 @@ def with_one(library: Library, request: Request) -> Request:
     columns = (*y.shape[:-2], 1, y.shape[-1]) if len(y.shape) > 1 else (1,)
     found = []
     for like, shape in ((x, (*x.shape[:-1], 1)), (y, columns)):
-        zeros = library.maker(shape, like.dtype, like.device)()
-        if prod(shape):
-            index = x.device.index
-            with nullcontext() if x.device == HOST else library.context(index, None):
+        with nullcontext() if like.device == HOST else library.context(like.device.index, None):
+            zeros = library.maker(shape, like.dtype, like.device)()
+            if prod(shape):
                 library.zero(zeros)
         found.append(zeros)
     return request._replace(a=found[0], b=found[1])
