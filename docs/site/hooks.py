@@ -30,6 +30,8 @@ ELSEWHERE = {
     "examples": "examples.md",
     "unigemm/planning/backend.py": "reference/backend.md",
 }
+#: Files that are no pages of the site, and where it has them.
+ASSETS = {"docs/site/report-h100.html": "assets/report-h100.html"}
 #: Examples that come before the others.
 FIRST = (
     *("numpy_drop_in", "attention_scores", "lora_layer", "own_epilogue", "reading_a_plan"),
@@ -124,6 +126,8 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that lie elsewhere."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    for source, asset in ASSETS.items():
+        files.append(File.generated(config, asset, content=(ROOT / source).read_text()))
     style = (ROOT / "docs" / "site" / "site.css").read_text()
     files.append(File.generated(config, "assets/site.css", content=style))
     files.append(File.generated(config, "examples.md", content=gallery()))
@@ -179,6 +183,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     def mended(found: re.Match[str]) -> str:
         text, link, anchor = found.groups()
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+        if path in ASSETS:
+            there = posixpath.dirname(page.file.src_uri) or "."
+            return f"[{text}]({posixpath.relpath(ASSETS[path], there)})"
         if path.startswith("docs/") and source.startswith("docs/"):
             return found[0]  # mkdocs checks these
         if not (ROOT / path).exists():

@@ -192,10 +192,18 @@ def test_the_command_writes_a_page_or_prints_json(tmp_path, monkeypatch):
         (("--target", "cpu"), "about a GPU"),
         (("--target", "h100", "--out", "x.pdf"), ".html"),
         (("--target", "h100", "--budget", "0"), "above 0"),
+        (("empty", "--target", "h100"), "no product"),
+        (("bytes", "--target", "h100"), "no text in UTF-8"),
+        (("deep", "--target", "h100"), "line 1 of deep"),
         (("no-such-file", "--target", "h100"), "no-such-file"),
         *([] if device_count() else [((), "no CUDA device")]),
     ],
     ids=str,
 )
-def test_what_cannot_be_reported_on_is_one_sentence(words, said, tmp_path):
-    assert said in run(tmp_path, "report", *words, code=2).stderr
+def test_what_cannot_be_reported_on_is_one_sentence(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, content in (("empty", b""), ("bytes", b"\xff\xfe"), ("deep", b"[" * 100_000)):
+        Path(name).write_bytes(content)
+    done = run(tmp_path, "report", *words, code=2)
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1

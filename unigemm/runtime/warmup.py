@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..arguments import file_path, shown, whole_number
 from ..errors import UnigemmError, UnsupportedProblem
 from ..forks import Lock
+from ..planning import strict_json as strictjson
 from ..planning.plan import Plan
 from ..planning.select import plan_gemm
 from ..planning.size_buckets import size_classes
@@ -39,6 +39,7 @@ _SIZES = ("m", "n", "k")
 _WORDS = ("dtype", "out_dtype", "layout", "batch", "epilogue", "groups", "along", "scale_a",
           "scale_b", "backend", "precision", "deterministic", "batch_invariant")  # fmt: skip
 _MOST_ROWS = 1 << 20
+_LONGEST = 16 << 20  # characters of a line
 
 
 @contextmanager
@@ -196,12 +197,17 @@ def _specs(specs: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"specs[{i}]", spec) for i, spec in enumerate(specs))
         return
     name = os.fspath(specs)
-    text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UnsupportedProblem(
+            f"{name} is no text in UTF-8 ({error.reason}); give a JSON object in each line"
+        ) from None
     for number, line in enumerate(text.splitlines(), 1):
         where = f"line {number} of {name}"
         if line.strip():
             try:
-                yield where, json.loads(line)
+                yield where, strictjson.loads(line, _LONGEST)
             except ValueError as error:
                 raise UnsupportedProblem(f"{where} is no JSON ({error}); give one object") from None
 

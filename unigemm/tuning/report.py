@@ -216,7 +216,12 @@ def _planned(
     """Plan products; those of the default list that the device does not take are told apart."""
     if specs is not None:
         say("planning", 0, 1)
-        return [Line(_for(plan, here)) for plan in planned(specs, target, None)], []
+        lines = [Line(_for(plan, here)) for plan in planned(specs, target, None)]
+        if not lines:
+            raise UnsupportedProblem(
+                "the list has no product to report on; give a JSON object in each line, or no list"
+            )
+        return lines, []
     lines, refused = [], []
     for number, product in enumerate(PRODUCTS):
         say("planning", number, len(PRODUCTS))
