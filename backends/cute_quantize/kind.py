@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from unigemm.problem.dtypes import DType
 from unigemm.problem.quantization import BLOCK, Sharing
 
-__all__ = ["Kind", "kind_of"]
+__all__ = ["LANES", "OWN", "Kind", "kind_of"]
 
+OWN = 8  # neighbours along a row that a lane has
+LANES = BLOCK // OWN  # that have the neighbours of a block
 _WIDEST = 16  # bytes of an access
 
 
@@ -24,6 +26,8 @@ class Kind:
         What shares a scale.
     wide_reads, wide_writes
         Whether the neighbours of a lane are neighbours in memory, and aligned together.
+    stacked
+        Whether rows are not all equally far apart.
     """
 
     source: DType
@@ -31,20 +35,12 @@ class Kind:
     sharing: Sharing
     wide_reads: bool
     wide_writes: bool
-
-    @property
-    def own(self) -> int:
-        """Neighbours along a row that a lane has."""
-        return 8 if self.source.itemsize == 2 else 4
-
-    @property
-    def lanes(self) -> int:
-        """Lanes that have the neighbours of a block."""
-        return BLOCK // self.own
+    stacked: bool
 
 
-def kind_of(source: DType, result: DType, sharing: Sharing, reads: int, writes: int) -> Kind:
+def kind_of(
+    source: DType, result: DType, sharing: Sharing, reads: int, writes: int, *, stacked: bool
+) -> Kind:
     """Return the kind for rows aligned to so many bytes; 0 where neighbours lie apart."""
-    own = Kind(source, result, sharing, False, False).own
-    wide = reads >= min(own * source.itemsize, _WIDEST)
-    return Kind(source, result, sharing, wide, writes >= own)
+    wide = reads >= min(OWN * source.itemsize, _WIDEST)
+    return Kind(source, result, sharing, wide, writes >= OWN, stacked)

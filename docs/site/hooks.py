@@ -35,7 +35,7 @@ ASSETS = {"docs/site/report-h100.html": "assets/report-h100.html"}
 #: Examples that come before the others.
 FIRST = (
     *("numpy_drop_in", "attention_scores", "lora_layer", "own_epilogue", "reading_a_plan"),
-    *("plan_read_aloud", "backend_by_name", "batch_invariance", "float8_layers", "mxfp8"),
+    *("plan_read_aloud", "backend_by_name", "batch_invariance", "torch_float8_layers", "mxfp8"),
 )
 #: Pages of what was once measured or changed: a search finds the guide and the reference first.
 #: What users look for, where its page has another word in its headings.

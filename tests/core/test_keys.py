@@ -34,6 +34,7 @@ BACKENDS = [name for name in backend_names() if backend_named(name).compiles]
 #: What kernels do not differ by, under the path of the field: other values of it share one.
 SHARED = {
     "extents": "sizes are arguments of a launch",
+    "problem.quantized_rows": "another kernel rounds them",
     "problem.deterministic": "every kernel adds in one order; it decides what is offered",
     "config.raster": "the order of tiles is an argument",
     "config.split_k": "into how many parts K is cut is an argument, where it is cut at all",
@@ -94,6 +95,8 @@ def rich_plan(backend: str) -> Plan:
         gate="n",
         halves=True,
         in_place=0,
+        quantized="n",
+        scaled=(Beside(MatrixType(DType.FLOAT32, "strided", 4), "mn"),),
     )
     problem = Problem(
         MatrixType(DType.FLOAT32, "k", 16),
@@ -262,6 +265,7 @@ KINDS: dict[str, list[Mapping[str, Any]]] = {
     "scale_d": [{}, *({"scale_d": x} for x in (0, 2.0, same(ROW[:1])))],
     "amax_out": [{}, {"amax_out": same(ROW[:1])}],
     "bias_grad_out": [{}, *({"bias_grad_out": x} for x in (same(ROW), moved(ROW), ROW[:1]))],
+    "quantize_out": [{}, {"quantize_out": "row"}, {"quantize_out": (1, 128)}],
     "epilogue": [{}, {"epilogue": lambda acc: acc * 2}, {"epilogue": lambda acc: acc * 3}],
     "epilogue_args": [
         {"epilogue": lambda acc, x: acc * x, "epilogue_args": {"x": x}}

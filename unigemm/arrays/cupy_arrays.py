@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, partial
 from typing import Any
 
-from ..errors import LibraryMismatch, UnsupportedProblem
-from ..problem.dtypes import DType, numpy_dtype
+from ..errors import LibraryMismatch, UnsupportedDtype, UnsupportedProblem
+from ..problem.dtypes import FLOAT8, DType, numpy_dtype
 from .library import Library
 from .numpy_arrays import views_by
 from .operands import Device, Operand, checked_operand, element_strides, parse_dtype
@@ -56,7 +56,10 @@ def cupy_library() -> Library:
         return checked_operand(name, pointer, x.shape, strides, dtype, device)
 
     def maker(shape: tuple[int, ...], dtype: DType | None, device: Device) -> Callable[[], Any]:
-        return partial(cupy.empty, shape, "uint8" if dtype is None else numpy_dtype(dtype))
+        native = "uint8" if dtype is None else numpy_dtype(dtype)
+        if dtype in FLOAT8:
+            _refuse_missing(native, dtype)
+        return partial(cupy.empty, shape, native)
 
     return Library(
         name="cupy",
@@ -78,6 +81,29 @@ def cupy_library() -> Library:
 
 
 _LEGACY_STREAMS = (0, 1)  # they cannot be captured, and asking whether they are may fail
+
+
+@lru_cache(maxsize=8)
+def _refuse_missing(native: Any, dtype: DType) -> None:
+    """Refuse to make arrays of a type that this CuPy does not have.
+
+    Raises
+    ------
+    UnsupportedDtype
+        It does not.
+    """
+    import cupy
+
+    try:
+        cupy.ndarray((0,), native)
+    except (TypeError, ValueError):
+        pass
+    else:
+        return
+    raise UnsupportedDtype(
+        f"CuPy {cupy.__version__} has no arrays of {dtype}; pass tensors of PyTorch or arrays of "
+        "JAX, or ask for int8 or bfloat16"
+    )
 
 
 def _graph_memory(size: int, stream: int) -> AbstractContextManager[int] | None:

@@ -24,7 +24,7 @@ from ..errors import (
     UnsupportedProblem,
 )
 from ..extras import install_command
-from ..problem.dtypes import DType, numpy_dtype
+from ..problem.dtypes import FLOAT8, DType, numpy_dtype
 from .dlpack_exports import CUDA_KINDS, HOST_KINDS, Export
 from .library import KNOWN, Library, is_written
 from .operands import (
@@ -245,8 +245,8 @@ def opened(
         if way is None:
             return given if len(given) > 1 else given[0]
         if isinstance(result, tuple):
-            return tuple(way(x.owner) for x in result)
-        return way(result.owner)
+            return tuple(way(x) for x in result)
+        return way(result)
 
     if device == HOST:
         numpy_views()
@@ -315,7 +315,8 @@ def native(x: HostView) -> Any:
     memory = cupy.cuda.UnownedMemory(seen.pointer + low, high - low, x.owner, seen.device.index)
     steps = tuple(step * seen.dtype.itemsize for step in seen.strides)
     start = cupy.cuda.MemoryPointer(memory, -low)
-    return cupy.ndarray(seen.shape, numpy_dtype(seen.dtype), start, steps)
+    kind = "u1" if seen.dtype in FLOAT8 else numpy_dtype(seen.dtype)  # which CuPy lacks
+    return cupy.ndarray(seen.shape, kind, start, steps)
 
 
 def _open(named: Mapping[str, Any], stream: int) -> dict[str, HostView]:
@@ -350,8 +351,8 @@ def _device(x: Any, name: str) -> Device:
     )
 
 
-def _way_back(x: Any) -> Callable[[Any], Any]:
-    """Return what turns a NumPy or CuPy array into one of the library of `x`."""
+def _way_back(x: Any) -> Callable[[HostView], Any]:
+    """Return what turns a view of a new array into an array of the library of `x`."""
     kind = type(x)
     root = kind.__module__.partition(".")[0]
     if hasattr(kind, "__array_namespace__"):
@@ -365,13 +366,13 @@ def _way_back(x: Any) -> Callable[[Any], Any]:
             "pass out=, an array of the same library"
         )
 
-    def back(result: Any) -> Any:
+    def back(view: HostView) -> Any:
+        result, dtype = view.owner, view.operand.dtype
         # NumPy does not export bfloat16; its arrays are taken as they are where ml_dtypes is known.
-        # Nor do NumPy and CuPy export float8.
-        if result.dtype.kind == "V" and type(result).__module__ == "numpy":
+        if dtype in FLOAT8:  # which are bytes, see `_viewed`
+            taken = from_dlpack(result).view(getattr(namespace, dtype.value))
+        elif result.dtype.name == "bfloat16" and type(result).__module__ == "numpy":
             taken = namespace.asarray(result)  # type: ignore[union-attr]
-        elif result.dtype.name.startswith("float8"):
-            taken = from_dlpack(result.view("u1")).view(getattr(namespace, result.dtype.name))
         else:
             taken = from_dlpack(result)
         # Both are in one memory to DLPack, and a library may have several devices there.
@@ -463,7 +464,9 @@ def _viewed(
     def maker(
         shape: tuple[int, ...], dtype: DType | None, device: Device
     ) -> Callable[[], HostView]:
-        make, address = arrays.maker(shape, dtype, device), arrays.address
+        # NumPy and CuPy export no float8, and CuPy has none: they are made as bytes.
+        held = None if dtype in FLOAT8 else dtype
+        make, address = arrays.maker(shape, held, device), arrays.address
         strides = compact_strides(shape)
 
         def made() -> HostView:

@@ -70,7 +70,7 @@ def _compile_second_pass(plan: Plan, dtype: DType, cache: Cache) -> None:
         columns //= 2
     quantizer = hooks.named(hooks.QUANTIZER)
     reads, writes = (alignment_of(columns * x.itemsize) for x in (problem.d.dtype, dtype))
-    kind = quantizer.kind(problem.d.dtype, dtype, "row", reads, writes)
+    kind = quantizer.kind(problem.d.dtype, dtype, "row", reads, writes, stacked=False)
     cache.get_or_compile(
         quantizer.key(kind, plan.target), lambda: quantizer.compile(kind, plan.target)
     )

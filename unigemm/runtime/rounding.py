@@ -66,12 +66,13 @@ def _on_host(x: Layout, q: Layout, scales: Layout, sharing: Sharing) -> Rounding
 
 
 def _on_device(x: Layout, q: Layout, scales: Layout, sharing: Sharing, device: Device) -> Rounding:
-    extents, steps = _folded([_seen(each) for each in (x, q, scales)])
+    extents, steps = _folded([_seen(each) for each in (x, q, scales)], sharing)
     quantizer = hooks.named(hooks.QUANTIZER)
     reads, writes = (
         _alignment(each, extents, own) for each, own in zip((x, q), steps[:2], strict=True)
     )
-    kind = quantizer.kind(x.dtype, q.dtype, sharing, reads, writes)
+    stacked = any(extent > 1 for extent in extents[2:])
+    kind = quantizer.kind(x.dtype, q.dtype, sharing, reads, writes, stacked=stacked)
     run = _kernel(quantizer, kind, device)
     fixed = (*extents, *(step for own in steps for step in own))
 
@@ -89,9 +90,12 @@ def _seen(x: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _folded(
-    arrays: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
+    arrays: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], sharing: Sharing
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Return K, M and the stack's extents, and the steps of each array along these."""
+    """Return K, M and the stack's extents, and the steps of each array along these.
+
+    Rows of a stack are those of one matrix where they all are equally far apart.
+    """
     shape = arrays[0][0]
     every = [(0,) * len(shape) if own == (1, 1) else steps for own, steps in arrays]
     dims: list[list[int]] = []  # extent, then steps of each, fastest first
@@ -108,8 +112,17 @@ def _folded(
             f"x of shape {shape} has {len(dims)} dimensions before its rows that do not fold "
             f"together, and {_STACK} are taken; pass a compact copy"
         )
-    dims += [[1, 0, 0, 0]] * (_STACK - len(dims))
     k, m = shape[-1], shape[-2]
+    along = [own[-2] for own in every]
+    if sharing != "128x128" and dims:
+        extent, *own = dims[0]
+        if m == 1:
+            m, along = extent, own
+            del dims[0]
+        elif own == [m * step for step in along]:
+            m *= extent
+            del dims[0]
+    dims += [[1, 0, 0, 0]] * (_STACK - len(dims))
     rows = m
     for extent, *_ in dims:
         rows *= extent
@@ -117,7 +130,7 @@ def _folded(
         raise UnsupportedProblem(
             f"x of shape {shape} has more rows, or blocks of 128, than 2**31; pass parts of it"
         )
-    steps = [(own[-1], own[-2], *(dim[1 + i] for dim in dims)) for i, own in enumerate(every)]
+    steps = [(own[-1], along[i], *(dim[1 + i] for dim in dims)) for i, own in enumerate(every)]
     return (k, m, *(dim[0] for dim in dims)), steps
 
 

@@ -1,10 +1,9 @@
 """Arrays rounded to eight bits with scales: `unigemm.problem.quantization` has the rule.
 
-A lane has so many neighbours along a row as 16 bytes of the array hold, and 16 or 32 lanes have the
-128 of a block. What shares a scale is read once, but for rows, which a CTA reads twice: the second
-time from its L1 or the L2.
+A lane has eight neighbours along a row, and 16 lanes the 128 of a block. What shares a scale is
+read once, but for rows, which a CTA reads twice: the second time from its L1 or the L2.
 
-    1x128     lanes of a warp have one block, or two, and exchange their largest
+    1x128     half of a warp has a block, and its lanes exchange their largest
     128x128   a CTA has a block in its registers
     row       a CTA has a row, in steps
     tensor    CTAs raise one number; then as 1x128, of one scale
@@ -23,15 +22,16 @@ from cutlass import Boolean, Float32, Int32, Int64, Uint8, const_expr, range_con
 
 from unigemm.problem.quantization import BLOCK
 
-from ...cute.device import CUTE_TYPES, global_vector, read, shared_vector, write
+from ...cute.device import CUTE_TYPES, Divisor, global_vector, read, shared_vector, write
 from ...cute.quantized import larger, largest_of_lanes, rounded_pair, scale_of_largest
-from ..kind import Kind
+from ..kind import LANES, OWN, Kind
 
 __all__ = ["example_arguments", "make_host"]
 
 STACK = 4  # dimensions before the rows
 _WARP, _WARPS = 32, 8
 _THREADS = _WARP * _WARPS
+_BLOCKS = _THREADS // LANES  # of a CTA
 _MOST_CTAS = 2048  # that raise one number
 
 
@@ -65,25 +65,27 @@ def launch_quantize(
 ) -> None:
     """Launch what rounds one array."""
     k, m, *stack = extents
-    matrices = Int64(1)
+    matrices = Int32(1)
     for extent in stack:
         matrices *= extent
-    blocks = (k + BLOCK - 1) // BLOCK
+    blocks = cutlass.max((k + BLOCK - 1) // BLOCK, Int32(1))
+    down = cutlass.max((m + BLOCK - 1) // BLOCK, Int32(1))
     items = matrices * m * blocks
-    per_cta = const_expr(_THREADS // kind.lanes)
-    ctas = cutlass.max(Int32((items + per_cta - 1) // per_cta), Int32(1))
+    rows = cutlass.max(m, Int32(1))
+    dealt = (Divisor(blocks), Divisor(down), Divisor(rows), *(Divisor(x) for x in stack[:-1]))
+    ctas = cutlass.max((items + _BLOCKS - 1) // _BLOCKS, Int32(1))
     if const_expr(kind.sharing == "tensor"):
         some = cutlass.min(ctas, Int32(_MOST_CTAS))
         start_kernel(places[2]).launch(grid=(1, 1, 1), block=(1, 1, 1), stream=stream)
-        largest_kernel(kind, places, extents, steps, items).launch(
+        largest_kernel(kind, places, k, steps, items, dealt).launch(
             grid=(some, 1, 1), block=(_THREADS, 1, 1), stream=stream
         )
         scale_kernel(kind, places[2]).launch(grid=(1, 1, 1), block=(1, 1, 1), stream=stream)
     elif const_expr(kind.sharing == "128x128"):
-        ctas = Int32(matrices * ((m + BLOCK - 1) // BLOCK) * blocks)
+        ctas = matrices * down * blocks
     elif const_expr(kind.sharing == "row"):
-        ctas = Int32(matrices * m)
-    quantize_kernel(kind, places, extents, steps, items).launch(
+        ctas = matrices * m
+    quantize_kernel(kind, places, (k, m), steps, items, dealt).launch(
         grid=(ctas, 1, 1), block=(_THREADS, 1, 1), stream=stream
     )
 
@@ -96,22 +98,20 @@ def start_kernel(scale: Int64) -> None:
 
 @cute.kernel
 def largest_kernel(
-    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, items: Int64
+    kind: cutlass.Constexpr, places: tuple, k: Int32, steps: tuple, items: Int32, dealt: tuple
 ) -> None:
     """Raise a number to the largest magnitude of an array; as integers they have that order."""
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     ctas, _, _ = cute.arch.grid_dim()
-    per_cta = const_expr(_THREADS // kind.lanes)
     most = cute.make_rmem_tensor(1, Float32)
     most.fill(0.0)
-    every = Int64(ctas) * per_cta
-    first = Int64(block) * per_cta + thread // kind.lanes
-    rounds = Int32((items + every - 1) // every)
-    for i in cutlass.range(rounds, unroll=1):
+    every = ctas * _BLOCKS
+    first = block * _BLOCKS + thread // LANES
+    for i in cutlass.range((items - block * _BLOCKS + every - 1) // every, unroll=2):
         item = first + every * i
-        values, _, _ = item_values(kind, places, extents, steps, item, items, thread)
-        for e in range_constexpr(kind.own):
+        values, _, _ = item_values(kind, places, k, steps, item, items, dealt, thread)
+        for e in range_constexpr(OWN):
             most[0] = larger(most[0], values[e])
     total = largest_of_cta(most[0], thread)
     if thread == 0:
@@ -131,124 +131,124 @@ def scale_kernel(kind: cutlass.Constexpr, scale: Int64) -> None:
 
 @cute.kernel
 def quantize_kernel(
-    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, items: Int64
-) -> None:
+    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, items: Int32,
+    dealt: tuple,
+) -> None:  # fmt: skip
     """Round what a CTA has, and write its scales."""
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     if const_expr(kind.sharing == "row"):
-        quantize_row(kind, places, extents, steps, Int32(block), thread)
+        quantize_row(kind, places, extents[0], steps, Int32(block), dealt, thread)
     elif const_expr(kind.sharing == "128x128"):
-        quantize_square(kind, places, extents, steps, Int32(block), thread)
+        quantize_square(kind, places, extents, steps, Int32(block), dealt, thread)
     else:
-        per_cta = const_expr(_THREADS // kind.lanes)
-        item = Int64(block) * per_cta + thread // kind.lanes
-        values, line, column = item_values(kind, places, extents, steps, item, items, thread)
+        item = block * _BLOCKS + thread // LANES
+        values, line, column = item_values(
+            kind, places, extents[0], steps, item, items, dealt, thread
+        )
         inverse = Float32(1.0)
         if const_expr(kind.sharing == "tensor"):
             inverse = Float32(1.0) / read(global_vector(places[2], Float32, 1), 1)[0]
         else:
-            most = largest_of_lanes(largest_of(kind, values), kind.lanes)
+            most = largest_of_lanes(largest_of(values), LANES)
             scale, inverse = scale_of_largest(most, kind.result)
-            if (item < items) & (thread % kind.lanes == 0):
-                at = offset(line, extents, steps[2]) + Int64(column // BLOCK) * steps[2][0]
+            if (item < items) & (thread % LANES == 0):
+                at = offset(kind, line, dealt, steps[2]) + Int64(column // BLOCK) * steps[2][0]
                 write([scale], global_vector(places[2] + at * 4, Float32, 1))
         if item < items:
-            into = places[1] + offset(line, extents, steps[1])
+            into = places[1] + offset(kind, line, dealt, steps[1])
             store(kind, values, 0, inverse, into, column, extents[0], steps[1][0])
 
 
 @cute.jit
 def quantize_square(
     kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, block: Int32,
-    thread: Int32,
+    dealt: tuple, thread: Int32,
 ) -> None:  # fmt: skip
     """Round a block of 128 by 128 that a CTA holds."""
-    k, m = extents[0], extents[1]
-    across, down = (k + BLOCK - 1) // BLOCK, (m + BLOCK - 1) // BLOCK
-    tall = block // across
-    column = (block - tall * across) * BLOCK + thread % kind.lanes * kind.own
-    matrix = tall // down
-    first = (tall - matrix * down) * BLOCK
-    at_once = const_expr(_THREADS // kind.lanes)  # rows
-    count = const_expr(BLOCK // at_once)
-    values = cute.make_rmem_tensor(count * kind.own, Float32)
+    k, m = extents
+    size = const_expr(kind.source.itemsize)
+    tall, across = divmod(block, dealt[0])
+    matrix, square = Int32(0), tall
+    if const_expr(kind.stacked):
+        matrix, square = divmod(tall, dealt[1])
+    column = across * BLOCK + thread % LANES * OWN
+    first = square * BLOCK + thread // LANES
+    of_x, of_q, of_scales = (of_matrix(kind, matrix, dealt, each) for each in steps)
+    where = places[0] + (of_x + Int64(first) * steps[0][1]) * size
+    into = places[1] + of_q + Int64(first) * steps[1][1]
+    count = const_expr(BLOCK // _BLOCKS)
+    values = cute.make_rmem_tensor(count * OWN, Float32)
     values.fill(0.0)
     for i in range_constexpr(count):
-        row = first + i * at_once + thread // kind.lanes
-        if row < m:
-            line = places[0] + offset(matrix * m + row, extents, steps[0]) * kind.source.itemsize
-            load(kind, values, i * kind.own, line, column, k, steps[0][0])
+        if first + i * _BLOCKS < m:
+            line = where + i * _BLOCKS * steps[0][1] * size
+            load(kind, values, i * OWN, line, column, k, steps[0][0])
     most = Float32(0.0)
     for i in range_constexpr(count):
-        for e in range_constexpr(kind.own):
-            most = larger(most, values[i * kind.own + e])
+        for e in range_constexpr(OWN):
+            most = larger(most, values[i * OWN + e])
     scale, inverse = scale_of_largest(largest_of_cta(most, thread), kind.result)
     if thread == 0:
-        # Rows of the scales are blocks of rows.
-        own = (k, down, *extents[2:])
-        at = offset(tall, own, steps[2]) + Int64(column // BLOCK) * steps[2][0]
+        at = of_scales + Int64(square) * steps[2][1] + Int64(across) * steps[2][0]
         write([scale], global_vector(places[2] + at * 4, Float32, 1))
     for i in range_constexpr(count):
-        row = first + i * at_once + thread // kind.lanes
-        if row < m:
-            into = places[1] + offset(matrix * m + row, extents, steps[1])
-            store(kind, values, i * kind.own, inverse, into, column, k, steps[1][0])
+        if first + i * _BLOCKS < m:
+            line = into + i * _BLOCKS * steps[1][1]
+            store(kind, values, i * OWN, inverse, line, column, k, steps[1][0])
 
 
 @cute.jit
 def quantize_row(
-    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, line: Int32,
+    kind: cutlass.Constexpr, places: tuple, k: Int32, steps: tuple, line: Int32, dealt: tuple,
     thread: Int32,
 ) -> None:  # fmt: skip
     """Round a row, which a CTA reads twice."""
-    k = extents[0]
     size = const_expr(kind.source.itemsize)
-    where = places[0] + offset(line, extents, steps[0]) * size
-    into = places[1] + offset(line, extents, steps[1])
-    every = const_expr(_THREADS * kind.own)
+    where = places[0] + offset(kind, line, dealt, steps[0]) * size
+    into = places[1] + offset(kind, line, dealt, steps[1])
+    every = const_expr(_THREADS * OWN)
     rounds = (k + every - 1) // every
     most = cute.make_rmem_tensor(1, Float32)
     most.fill(0.0)
     for i in cutlass.range(rounds, unroll=2):
-        values = cute.make_rmem_tensor(kind.own, Float32)
+        values = cute.make_rmem_tensor(OWN, Float32)
         values.fill(0.0)
-        load(kind, values, 0, where, i * every + thread * kind.own, k, steps[0][0])
-        for e in range_constexpr(kind.own):
+        load(kind, values, 0, where, i * every + thread * OWN, k, steps[0][0])
+        for e in range_constexpr(OWN):
             most[0] = larger(most[0], values[e])
     scale, inverse = scale_of_largest(largest_of_cta(most[0], thread), kind.result)
     if thread == 0:
-        at = places[2] + offset(line, extents, steps[2]) * 4
+        at = places[2] + offset(kind, line, dealt, steps[2]) * 4
         write([scale], global_vector(at, Float32, 1))
     for i in cutlass.range(rounds, unroll=2):
-        values = cute.make_rmem_tensor(kind.own, Float32)
+        values = cute.make_rmem_tensor(OWN, Float32)
         values.fill(0.0)
-        column = i * every + thread * kind.own
+        column = i * every + thread * OWN
         load(kind, values, 0, where, column, k, steps[0][0])
         store(kind, values, 0, inverse, into, column, k, steps[1][0])
 
 
 @cute.jit
 def item_values(
-    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, item: Int64,
-    items: Int64, thread: Int32,
+    kind: cutlass.Constexpr, places: tuple, k: Int32, steps: tuple, item: Int32, items: Int32,
+    dealt: tuple, thread: Int32,
 ) -> tuple:  # fmt: skip
     """Return what a lane has of 128 neighbours of a row, zeros beyond; the row, and the column."""
-    blocks = cutlass.max((extents[0] + BLOCK - 1) // BLOCK, Int32(1))
-    line = Int32(item // blocks)
-    column = Int32(item - Int64(line) * blocks) * BLOCK + thread % kind.lanes * kind.own
-    values = cute.make_rmem_tensor(kind.own, Float32)
+    line, block = divmod(item, dealt[0])
+    column = block * BLOCK + thread % LANES * OWN
+    values = cute.make_rmem_tensor(OWN, Float32)
     values.fill(0.0)
     if item < items:
-        where = places[0] + offset(line, extents, steps[0]) * kind.source.itemsize
-        load(kind, values, 0, where, column, extents[0], steps[0][0])
+        where = places[0] + offset(kind, line, dealt, steps[0]) * kind.source.itemsize
+        load(kind, values, 0, where, column, k, steps[0][0])
     return values, line, column
 
 
-def largest_of(kind: Kind, values: cute.Tensor) -> Float32:
+def largest_of(values: cute.Tensor) -> Float32:
     """Return the largest magnitude that a lane has."""
     most = Float32(0.0)
-    for e in range(kind.own):
+    for e in range(OWN):
         most = larger(most, values[e])
     return most
 
@@ -265,18 +265,23 @@ def largest_of_cta(most: Float32, thread: Int32) -> Float32:
     return largest_of_lanes(read(shared_vector(kept, thread % _WARPS, 1), 1)[0], _WARPS)
 
 
-@cute.jit
-def offset(line: Int32, extents: tuple, steps: tuple) -> Int64:
-    """Return the elements up to a row, counted through the stack, M fastest."""
-    left, total = line, Int64(0)
-    for i in range_constexpr(1, 2 + STACK):
-        if const_expr(i < 1 + STACK):
-            further = left // cutlass.max(extents[i], Int32(1))
-            total += Int64(left - further * extents[i]) * steps[i]
-            left = further
-        else:
-            total += Int64(left) * steps[i]
-    return total
+def offset(kind: Kind, line: Int32, dealt: tuple, steps: tuple) -> Int64:
+    """Return the elements up to a row, of which there are M in each matrix of a stack."""
+    if not kind.stacked:
+        return Int64(line) * steps[1]
+    matrix, row = divmod(line, dealt[2])
+    return Int64(row) * steps[1] + of_matrix(kind, matrix, dealt, steps)
+
+
+def of_matrix(kind: Kind, matrix: Int32, dealt: tuple, steps: tuple) -> Int64:
+    """Return the elements up to a matrix of a stack, whose first dimension runs fastest."""
+    total = Int64(0)
+    if not kind.stacked:
+        return total
+    for divisor, step in zip(dealt[3:], steps[2:-1], strict=True):
+        matrix, place = divmod(matrix, divisor)
+        total += Int64(place) * step
+    return total + Int64(matrix) * steps[-1]
 
 
 @cute.jit
@@ -287,9 +292,9 @@ def load(
     """Load neighbours of a row, those that there are, as float32."""
     dtype, size = CUTE_TYPES[kind.source], kind.source.itemsize
     if const_expr(kind.wide_reads):
-        if column + kind.own <= k:
-            at_once = const_expr(min(kind.own, 16 // size))
-            for e in range_constexpr(0, kind.own, at_once):
+        if column + OWN <= k:
+            at_once = const_expr(min(OWN, 16 // size))
+            for e in range_constexpr(0, OWN, at_once):
                 where = line + Int64(column + e) * size
                 loaded = read(global_vector(where, dtype, at_once), at_once)
                 for i in range_constexpr(at_once):
@@ -307,7 +312,7 @@ def load_each(
 ) -> None:  # fmt: skip
     """Load neighbours one by one."""
     dtype, size = CUTE_TYPES[kind.source], kind.source.itemsize
-    for e in range_constexpr(kind.own):
+    for e in range_constexpr(OWN):
         if column + e < k:
             where = line + Int64(column + e) * step * size
             values[first + e] = read(global_vector(where, dtype, 1), 1)[0].to(Float32)
@@ -320,17 +325,17 @@ def store(
 ) -> None:  # fmt: skip
     """Round neighbours and store those that there are."""
     pairs = []
-    for e in range_constexpr(0, kind.own, 2):
+    for e in range_constexpr(0, OWN, 2):
         two = [values[first + e + i] * inverse for i in range(2)]
         pairs.append(rounded_pair(*two, kind.result))
     whole = Boolean(False)
     if const_expr(kind.wide_writes):
-        whole = column + kind.own <= k
+        whole = column + OWN <= k
     if whole:
         words = [pairs[i] | (pairs[i + 1] << 16) for i in range(0, len(pairs), 2)]
         write(words, global_vector(line + column, Int32, len(words)))
     else:
-        for e in range_constexpr(kind.own):
+        for e in range_constexpr(OWN):
             if column + e < k:
                 byte = Uint8((pairs[e // 2] >> (8 * (e % 2))) & 0xFF)
                 write([byte], global_vector(line + Int64(column + e) * step, Uint8, 1))
