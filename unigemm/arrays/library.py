@@ -29,6 +29,8 @@ class Views:
         Takes an array, extents and strides; returns a view of its memory, from its first element.
     assign
         Takes an array and what is written to it: another one, converted, or a number.
+    negate
+        Takes an array and another of its type, and writes the negative of that to it.
     conjugate
         Returns the complex conjugate of an array.
     """
@@ -36,6 +38,7 @@ class Views:
     steps: Callable[[Any], tuple[tuple[int, ...], int]]
     strided: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any]
     assign: Callable[[Any, Any], object]
+    negate: Callable[[Any, Any], object]
     conjugate: Callable[[Any], Any]
 
 

@@ -177,6 +177,7 @@ def views_by(module: Any) -> Views:
         steps=lambda x: (x.strides, x.itemsize),
         strided=module.lib.stride_tricks.as_strided,
         assign=assign,
+        negate=lambda to, x: module.negative(x, out=to),
         conjugate=module.conj,
     )
 

@@ -113,6 +113,7 @@ def _library() -> Library:
             steps=lambda x: (tuple(x.stride()), 1),
             strided=torch.as_strided,
             assign=_assign,
+            negate=lambda to, x: torch.neg(x, out=to),
             conjugate=torch.conj,
         ),
     )

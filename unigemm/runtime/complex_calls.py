@@ -113,13 +113,13 @@ class _Made:
         if form.expanded is None:
             return
         name, before = "ab"[form.expanded], (slice(None),) * form.before
-        assign = views_of(self.library).assign
+        views = views_of(self.library)
 
         def fill(to: Any, x: Any) -> None:
             same, turned = (to[at] for at in ((*before, 0), (*before, 1)))
-            assign(same, x)
-            assign(turned.real, -x.imag)  # and no product, where infinity times 0 is NaN
-            assign(turned.imag, x.real)
+            views.assign(same, x)
+            views.negate(turned.real, x.imag)  # and no product, where infinity times 0 is NaN
+            views.assign(turned.imag, x.real)
 
         self.add(name, form.shape, parse_dtype(self.arrays[name].dtype), fill)
 
