@@ -344,6 +344,9 @@ def matmul(
     - "3xtf32" has an absolute error of up to ``2**-137`` in each number, which exceeds the relative
       error below ``2**-114``. Products beyond ``2**139`` may give NaN instead of infinity.
 
+    - PyTorch multiplies bfloat16 tensors in host memory, where the processor has instructions for
+      them, and takes numbers below ``2**-126`` for 0.
+
     Hopper's tensor cores add the products of float8 with about 14 bits, because they cut all terms
     of one instruction at the same place. cute_wgmma moves the sums to float32 every 128 of K.
 

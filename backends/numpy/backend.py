@@ -18,8 +18,10 @@ from .product import bind_product
 
 __all__ = ["BACKEND", "NumpyBackend"]
 
-# What `unigemm.plan` says where NumPy's own matmul is asked (see `unigemm.runtime.numpy_matmul`).
-_WAYS = re.compile(r"(numpy\.matmul in \w{1,20}(, [ab] from [<>]?\w{1,20}){0,2})?", re.ASCII)
+# What `unigemm.plan` says where a library's own matmul is asked (see `unigemm.runtime.host`).
+_WAYS = re.compile(
+    r"((numpy|torch)\.matmul in \w{1,20}(, [ab] from [<>]?\w{1,20}){0,2})?", re.ASCII
+)
 # Most rows, columns and K of a block where operands are converted or copied. With 1024 multiply-
 # adds for each element that is copied, copies are a few percent of the work.
 _BLOCK = 1024

@@ -113,7 +113,8 @@ def bind(library: Library, request: Request) -> Bound:
     asked, options = options, with_named_backend(options)
     if options.casting is not None and not library.promotes:
         raise UnsupportedProblem("casting= is for NumPy and CuPy arrays; leave it out")
-    product = host_product(hosts, options, promotes=library.promotes)
+    own = library.name == "torch"
+    product = host_product(hosts, options, promotes=library.promotes, torch=own)
     if product is not None:
         with blaming(asked, options):
             bound = _bind_host(library, product, options)
@@ -408,7 +409,7 @@ def _planned(
 
 
 def _bind_host(library: Library, product: HostProduct, options: Options) -> Bound:
-    """Bind a product that NumPy's own matmul computes."""
+    """Bind a product that a library's own matmul computes."""
     import numpy as np
 
     if options.backend not in ("auto", "numpy"):

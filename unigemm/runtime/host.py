@@ -15,6 +15,7 @@ from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import numpy_dtype
 from .numpy_matmul import HostProduct, is_for_kernels, numpy_product, refuse_casts
 from .options import Options, stated
+from .torch_matmul import by_torch
 
 __all__ = ["Described", "host_gemm", "host_product", "launch_apart"]
 
@@ -29,9 +30,9 @@ def _elements(x: Described, options: Options) -> Described:
 
 
 def host_product(
-    hosts: Mapping[str, HostArray | None], options: Options, *, promotes: bool
+    hosts: Mapping[str, HostArray | None], options: Options, *, promotes: bool, torch: bool = False
 ) -> HostProduct | None:
-    """Return the product that NumPy's own matmul is to compute; None if kernels compute it.
+    """Return the product that a library's own matmul is to compute; None if kernels compute it.
 
     Parameters
     ----------
@@ -41,6 +42,8 @@ def host_product(
         The options of the call.
     promotes
         Whether the library takes mixed types.
+    torch
+        Whether the arrays are PyTorch's.
 
     Raises
     ------
@@ -52,13 +55,21 @@ def host_product(
         return None
     if options.scaled or options.blocks or options.epilogue or options.form:
         return None
+    # A plan or a name says which kernel is wanted.
+    torch = torch and options.backend == "auto" and options.plan is None
+    torch = torch and not options.batch_invariant
     if is_for_kernels(a, b, out, options.dtype):
         if options.casting is not None:
             _refuse_casts(a, b, out, options)
-        return None
+        if not torch:
+            return None
+        found = numpy_product(a, b, out, options.dtype, options.casting, promotes=promotes)
+        found = None if found is None else by_torch(found)
+        return None if found is None or found.by == HostProduct.by else found
     product = numpy_product(a, b, out, options.dtype, options.casting, promotes=promotes)
     if product is None:
         return None
+    product = by_torch(product) if torch else product
     kinds = {str(a.dtype), str(b.dtype)}
     if options.precision != "ieee" and kinds != {"float32"}:
         raise UnsupportedProblem(

@@ -53,6 +53,8 @@ class HostProduct:
     dtype: np.dtype
     loop: tuple[np.dtype, np.dtype, np.dtype]
 
+    by = "numpy.matmul"  # what computes it
+
     @property
     def d(self) -> HostArray:
         """The array that is written: `out`, or a new one."""

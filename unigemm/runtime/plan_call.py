@@ -171,7 +171,8 @@ def plan_call(
     if not place.is_gpu:
         hosts |= {n: HostArray.of(x.layout) for n, x in named.items() if isinstance(x, ArraySpec)}
         promotes = all(library.promotes for library in libraries.values())
-        product = host_product(hosts, options, promotes=promotes)
+        own = bool(libraries) and all(x.name == "torch" for x in libraries.values())
+        product = host_product(hosts, options, promotes=promotes, torch=own)
         if product is not None:
             with blaming(asked, options):
                 return _plan_on_host(product, place, options, usable=usable, keep=keep)
@@ -232,7 +233,7 @@ def _plan_on_host(
         raise _nothing(product.a.shape, product.b.shape)
     gemm = host_gemm(product, options)
     plan = plan_gemm(gemm, target, options.backend, usable=usable, keep=keep, tuned=False)
-    schedule = f"numpy.matmul in {product.loop[0]}"
+    schedule = f"{product.by} in {product.loop[0]}"
     for name, x, dtype in zip("ab", (product.a, product.b), product.loop, strict=False):
         schedule += "" if x.dtype == dtype else f", {name} from {x.dtype}"
     return replace(plan, config=replace(plan.config, schedule=schedule))
