@@ -137,7 +137,7 @@ class Workload:
     def bytes(self) -> int:
         """Bytes of the operands and the result, of the product alone."""
         of_a, of_b, of_d = (
-            max(1, self.groups) if self.along in stacked else self.batch
+            self.groups if self.groups and self.along in stacked else self.batch
             for stacked in (("n", "rows"), ("m", "rows"), ("k", "rows"))
         )
         read = (of_a * self.m * self.k + of_b * self.k * self.n) * self.dtype.itemsize
