@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import unigemm
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.backend import Backend, unsupported_by
 from unigemm.planning.config import Config
@@ -203,3 +204,10 @@ def test_every_backend_of_our_own_is_of_the_base_class_and_of_its_name(name):
     assert isinstance(backend, Backend)
     assert backend.name == name
     assert backend.compiles == (name != "numpy")
+
+
+def test_a_backend_without_groups_is_named_where_it_is_asked_for():
+    spec = unigemm.ArraySpec
+    a, b = spec((64, 32), "float32"), spec((4, 32, 8), "float32")
+    with pytest.raises(unigemm.UnsupportedProblem, match="cutile: it computes no groups; use "):
+        unigemm.plan(a, b, offsets=spec((4,), "int32"), target="b200", backend="cutile")
