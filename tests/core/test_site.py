@@ -191,6 +191,23 @@ def test_names_of_the_reference_have_anchors_and_examples_pages(site):
     assert {f"examples/{path.stem}.html" for path in EXAMPLES} - {*pages} == set()
 
 
+def test_every_argument_has_a_type_in_the_reference(site):
+    folder, _ = site
+    text = (folder / "reference" / "matmul.html").read_text()
+    shown = re.sub(r"<[^>]+>", "", text[text.index('id="unigemm.matmul"') :])
+    for name, each in inspect.signature(unigemm.matmul).parameters.items():
+        assert re.search(rf"\b{name}: \w", shown) or each.kind is each.VAR_KEYWORD, name
+    functions = [f for name in unigemm.__all__ if inspect.isfunction(f := getattr(unigemm, name))]
+    lacking = [
+        (function.__name__, name)
+        for function in functions
+        for name, each in inspect.signature(function).parameters.items()
+        if each.annotation is each.empty
+    ]
+    assert lacking == []
+    assert len(functions) > 10
+
+
 def test_a_search_finds_the_guide_before_the_lab_notes(site):
     folder, _ = site
     index = json.loads((folder / "search" / "search_index.json").read_text())["docs"]
