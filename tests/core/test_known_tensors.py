@@ -61,20 +61,26 @@ CALLS = {
     "unigemm.matmul, bias": lambda a, b, bias: unigemm.matmul(a, b, bias=bias, alpha=2.0),
     "matmul": lambda a, b, bias: ut.matmul(a, b),
     "matmul, all": lambda a, b, bias: ut.matmul(a, b, c=bias, bias=bias, activation="relu"),
+    "matmul, options": lambda a, b, bias: ut.matmul(
+        a, b, c=bias, alpha=2.0, beta=1.0, deterministic=True, precision="ieee"
+    ),
     "bmm": lambda a, b, bias: ut.bmm(a[None].expand(2, -1, -1), b[None].expand(2, -1, -1)),
     "addmm": lambda a, b, bias: ut.addmm(bias, a, b, beta=2.0),
     "linear": lambda a, b, bias: ut.linear(a, b.t()),
     "linear, all": lambda a, b, bias: ut.linear(a, b.t(), bias, activation="relu"),
+    "linear, options": lambda a, b, bias: ut.linear(a, b.t(), bias, deterministic=True),
 }
 EXPECTED = {
     "unigemm.matmul": lambda p, bias: p,
     "unigemm.matmul, bias": lambda p, bias: 2 * p + bias,
     "matmul": lambda p, bias: p,
     "matmul, all": lambda p, bias: torch.relu(p + 2 * bias),
+    "matmul, options": lambda p, bias: 2 * p + bias,
     "bmm": lambda p, bias: torch.stack((p, p)),
     "addmm": lambda p, bias: p + 2 * bias,
     "linear": lambda p, bias: p,
     "linear, all": lambda p, bias: torch.relu(p + bias),
+    "linear, options": lambda p, bias: p + bias,
 }
 
 
@@ -173,6 +179,7 @@ VIEWS = {
     "bmm": (lambda a, b: a[None].expand(2, -1, -1), lambda a, b: b[None].expand(2, -1, -1)),
     "linear": (lambda a, b: b.t(),),
     "linear, all": (lambda a, b: b.t(),),
+    "linear, options": (lambda a, b: b.t(),),
 }
 
 
@@ -270,11 +277,21 @@ def test_a_layer_is_not_taken_for_a_product_of_the_same_arrays():
 
 def test_what_one_function_takes_another_still_refuses():
     a, b = numbers(N, N, dtype=torch.float16), numbers(N, N, dtype=torch.float16)
-    bias = numbers(N)
+    bias, whole = numbers(N), (a.to(torch.int8), b.to(torch.int8))
     for _ in range(3):
         unigemm.matmul(a, b, bias=bias, dtype=torch.float16)
-        with pytest.raises(unigemm.UnsupportedProblem):
-            ut.matmul(a, b, bias=bias.double())
+        ut.matmul(a, b, deterministic=True)
+        assert torch.equal(unigemm.matmul(*whole, alpha=2), ut.matmul(*whole) * 2)
+        for refused in (
+            lambda: ut.matmul(a, b, bias=bias.double()),
+            lambda: ut.matmul(a, b, precision=["ieee"]),
+            lambda: ut.matmul(a, b, beta=1.0),
+            lambda: ut.matmul(a, b, beta=2.0),
+            lambda: ut.matmul(*whole, alpha=1.0),
+            lambda: ut.matmul(*whole, alpha=2.0),
+        ):
+            with pytest.raises(unigemm.UnsupportedProblem):
+                refused()
 
 
 def test_alike_calls_are_kept_in_a_small_number(library):

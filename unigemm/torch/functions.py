@@ -47,6 +47,7 @@ class Options(TypedDict, total=False):
 
 
 _FACTORS = ("alpha", "beta")
+_KNOWN_FACTORS = (float, type(None))
 _TRUTHS = ("deterministic", "batch_invariant")
 _NAMES = {*Options.__annotations__, *_FACTORS, "activation"}
 
@@ -120,8 +121,15 @@ def matmul(
             [4., 4., 4.]])
     """
     plain = alpha is None and beta is None and not options
-    if plain and out is None:
-        found = products.known(a, b, c, bias, activation=activation)
+    if (
+        out is None
+        and type(alpha) in _KNOWN_FACTORS
+        and alpha != 1  # which is of some types alone, and has a kernel already
+        and type(beta) in _KNOWN_FACTORS
+        and (beta is None or c is not None)
+    ):
+        factor = None if beta == 1 else beta
+        found = products.known(a, b, c, bias, alpha, factor, activation, options)
         if found is not None:
             return found
     if out is not None:
@@ -291,8 +299,8 @@ def bmm(
     out, **options
         As in `matmul`.
     """
-    if out is None and not options:
-        found = products.known(input, mat2, way=products.as_stacks)
+    if out is None:
+        found = products.known(input, mat2, options=options, way=products.as_stacks)
         if found is not None:
             return found
     _tensors(input=input, mat2=mat2)
@@ -331,8 +339,10 @@ def addmm(
         alpha, beta = _factor("alpha", alpha), _factor("beta", beta)
     # 1 is the same as none, which has a kernel already
     factors = None if alpha == 1 else alpha, None if beta == 1 else beta
-    if out is None and not options:
-        found = products.known(mat1, mat2, input, None, *factors, way=products.as_matrices)
+    if out is None:
+        found = products.known(
+            mat1, mat2, input, None, *factors, None, options, way=products.as_matrices
+        )
         if found is not None:
             return found
     _tensors(input=input, mat1=mat1, mat2=mat2)
@@ -376,9 +386,9 @@ def linear(
     """
     if gate_layout is not None or (activation is not None and is_one_of(activation, GATED)):
         return _gated(input, weight, bias, activation, gate_layout, out, options)
-    if out is None and not options:
+    if out is None:
         found = products.known(
-            input, weight, bias=bias, activation=activation, way=products.as_layer
+            input, weight, None, bias, None, None, activation, options, way=products.as_layer
         )
         if found is not None:
             return found

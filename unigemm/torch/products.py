@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, Unsupporte
 from ..problem.dtypes import output_dtypes
 from ..problem.overlap import byte_span
 from ..runtime.call import if_known
-from ..runtime.request import Request
+from ..runtime.request import NONE, Request
 from .activations import ACTIVATIONS, activation_named, gated_named
 
 __all__ = [
@@ -61,6 +62,10 @@ _REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _OPTIONS = {name: Request(None, None, activation=name).parts[1] for name in (None, *ACTIVATIONS)}
 
 
+#: The options that hold for all products of a layer, and their types.
+_OF_LAYERS = {"precision": str, "deterministic": bool, "batch_invariant": bool, "backend": str}
+
+
 def may_be_known(a: Any) -> bool:
     """Whether a product by a tensor may be looked up, before PyTorch's dispatcher is asked.
 
@@ -72,7 +77,7 @@ def may_be_known(a: Any) -> bool:
 def known(
     a: Tensor, b: Tensor, c: Tensor | None = None, bias: Tensor | None = None,
     alpha: float | None = None, beta: float | None = None, activation: str | None = None,
-    *, way: Callable[..., Any] | None = None,
+    options: Mapping[str, Any] = NONE, *, way: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
     """Return a product of a kind that `unigemm.matmul` knows; None if it does not.
 
@@ -85,7 +90,24 @@ def known(
     operands: tuple[Any, ...] = a, b, None
     if not (c is None and bias is None and alpha is None and beta is None):
         operands = a, b, None, c, bias, alpha, beta
-    return if_known(operands, _OPTIONS[activation], way=way or as_matmul)
+    asked: tuple[Any, ...] | None = _OPTIONS[activation]
+    if options:
+        try:
+            asked = _options(activation, tuple(options), *options.values())
+        except TypeError:  # one cannot be looked up
+            asked = None
+    return None if asked is None else if_known(operands, asked, way=way or as_matmul)
+
+
+@lru_cache(maxsize=256, typed=True)
+def _options(
+    activation: str | None, names: tuple[str, ...], *values: Any
+) -> tuple[Any, ...] | None:
+    """Return a call's options as `Request` has them; None where they are not those of a layer."""
+    given = dict(zip(names, values, strict=True))
+    if any(type(x) is not _OF_LAYERS.get(name) for name, x in given.items()):
+        return None
+    return Request(None, None, activation=activation, **given).parts[1]
 
 
 def as_matmul(operands: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -93,6 +115,10 @@ def as_matmul(operands: tuple[Any, ...]) -> tuple[Any, ...]:
     a, _, _, *more = operands
     if not may_be_known(a):
         raise UnsupportedProblem("PyTorch has to see the product; call the operator")
+    if any(x is not None for x in more[2:]) and a.dtype not in _REAL:
+        raise UnsupportedProblem("factors are of real numbers; call the operator")
+    if more[3:4] not in ([], [None]) and more[0] is None:
+        raise UnsupportedProblem("beta has nothing to multiply; call the operator")
     for x in more[:2]:
         if x is not None and (
             type(x) not in _PLAIN or x.dtype is not a.dtype or x.dtype not in _REAL
