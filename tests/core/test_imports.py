@@ -345,11 +345,16 @@ def test_another_host_file_leaves_the_digest_of_kernels_as_it_is(name, monkeypat
     assert digest(*arguments) != before
 
 
-def loaded(statement):
-    """Return the top-level modules that a new process has after a statement."""
+def modules(statement):
+    """Return the modules that a new process has after a statement."""
     code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {first(name) for name in json.loads(done.stdout)}
+    return set(json.loads(done.stdout))
+
+
+def loaded(statement):
+    """Return the top-level ones of these."""
+    return {first(name) for name in modules(statement)}
 
 
 def test_importing_unigemm_brings_nothing_along():
@@ -370,6 +375,16 @@ def test_planning_for_a_gpu_brings_no_kernel_language():
         "unigemm.plan(s, s, target='sm_90a')"
     )
     assert not found & (HEAVY - {"cuda"})
+
+
+def test_what_looks_after_the_cache_and_reads_machine_code_is_no_part_of_a_first_call():
+    found = modules(
+        "import unigemm, unigemm.cache, unigemm.backends.cute.loading; unigemm.matmul;"
+        "s = unigemm.ArraySpec((8, 8), 'float32'); unigemm.plan(s, s, target='sm_90a')"
+    )
+    assert "unigemm.cache.layers" in found
+    aside = {f"unigemm.cache.{name}" for name in ("bundle", "reports", "sass", "upkeep")}
+    assert not found & {*aside, "tarfile"}
 
 
 @pytest.mark.parametrize("library", ["torch", "jax"])

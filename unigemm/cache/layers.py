@@ -15,26 +15,21 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .. import env
 from ..errors import CacheError, CacheWarning
 from ..forks import Lock
 from ..log import LOG, Watch, attach, watch
-from . import upkeep, waiting
+from . import waiting
 from .artifact import Artifact, KernelKey
 from .manifest import Flaw, Meta, describe
-from .reports import (
-    CacheStats,
-    EntrySummary,
-    ExportReport,
-    ImportReport,
-    Removal,
-    VerifyReport,
-)
 from .scratch import kept_folder
 from .store import Entry, Folder, entry_of
 from .trust import own, own_or_root
+
+if TYPE_CHECKING:
+    from .reports import CacheStats, EntrySummary, ExportReport, ImportReport, Removal, VerifyReport
 
 __all__ = ["Cache", "Entry", "compile_count", "default_cache"]
 
@@ -43,8 +38,7 @@ _MEMORY = "/dev/shm"  # files in memory on Linux, for when every disk is full
 # The least time between two looks at the size of the folder, which are slow with many kernels.
 _UPKEEP_S = 60.0
 _KeptT = TypeVar("_KeptT", bound="Entry | None")
-_count_lock = Lock()
-_compiled = 0
+_count_lock, _compiled = Lock(), 0
 
 
 class Cache:
@@ -68,11 +62,9 @@ class Cache:
     """
 
     def __init__(
-        self,
-        root: Path | None = None,
-        bundles: Sequence[Path] | None = None,
+        self, root: Path | None = None, bundles: Sequence[Path] | None = None,
         limit_bytes: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         attach()
         self.limit_bytes = env.cache_limit_bytes() if limit_bytes is None else limit_bytes
         self.folder = _layer(env.cache_dir() if root is None else root, "cache", own())
@@ -193,6 +185,8 @@ class Cache:
             if entry is not None:
                 self._memo[digest] = replace(entry, cached=True)
         if entry is not None and entry.layer == "cache" and self._is_upkeep_due():
+            from . import upkeep
+
             upkeep.after_publishing(self)
         return entry, dict(artifact.files)
 
@@ -208,6 +202,8 @@ class Cache:
         backend, arch
             Only the entries of these.
         """
+        from . import upkeep
+
         return upkeep.entries(self, backend, arch)
 
     def toolchain(self, backend: str, source: str, wanted: Mapping[str, str]) -> Mapping[str, str]:
@@ -216,11 +212,15 @@ class Cache:
         So a machine that has no compiler takes a bundle of another version of one.
         """
         if (backend, source) not in self._toolchains:
+            from . import upkeep
+
             self._toolchains[backend, source] = upkeep.toolchain(self, backend, source, wanted)
         return self._toolchains[backend, source]
 
     def stats(self) -> CacheStats:
         """Count what the layers hold."""
+        from . import upkeep
+
         return upkeep.stats(self, compile_count())
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
@@ -231,6 +231,8 @@ class Cache:
         repair
             Set damaged entries of the writable folder aside, as loading them would.
         """
+        from . import upkeep
+
         return upkeep.verify(self, repair)
 
     def prune(self, limit_bytes: int | None = None) -> Removal:
@@ -244,6 +246,8 @@ class Cache:
             Bytes to come down to; the cache's own limit if None.
         """
         limit = self.limit_bytes if limit_bytes is None else limit_bytes
+        from . import upkeep
+
         return upkeep.prune(self, limit)
 
     def clear(self, *, backend: str | None = None, arch: str | None = None) -> Removal:
@@ -254,6 +258,8 @@ class Cache:
         backend, arch
             Only the entries of these.
         """
+        from . import upkeep
+
         return upkeep.clear(self, backend, arch)
 
     def export_bundle(
@@ -281,6 +287,8 @@ class Cache:
         CacheError
             Nothing matches, or the destination cannot be written.
         """
+        from . import upkeep
+
         return upkeep.export_bundle(self, destination, digests, backend, arch)
 
     def import_bundle(self, source: Path, *, expect: Iterable[str] | None = None) -> ImportReport:
@@ -304,6 +312,8 @@ class Cache:
             nothing that is expected; or nothing can be written. Nothing was taken then: where
             something was, the report says what, and what not.
         """
+        from . import upkeep
+
         return upkeep.import_bundle(self, source, expect)
 
     # `upkeep` uses the methods below, too.

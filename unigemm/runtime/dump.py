@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .. import env
-from ..cache import sass
 from ..errors import SettingWarning, UnigemmError
 from ..planning.plan import Plan
 
@@ -53,6 +52,8 @@ def _dump_code(folder: Path, name: str, data: bytes) -> None:
     if name.endswith(".ptx"):
         _write(folder / name, data.decode())
     elif name.endswith(".cubin"):
+        from ..cache import sass
+
         target = (folder / name).with_suffix(".sass")
         try:
             if not target.exists():
