@@ -24,7 +24,7 @@ from ..dynamo import untraced
 from ..errors import UnsupportedProblem
 from .grouped_products import summed_by_group
 from .operators import KERNELS, LIBRARY
-from .products import FLOAT8, accumulator_dtype, may_be_known
+from .products import FLOAT8, accumulator_dtype, known, may_be_known
 from .sharding import is_spread, notice
 from .tangents import TANGENTS, preact_of, through
 
@@ -47,9 +47,15 @@ def call(op: Any, *args: Any, **options: Any) -> Any:
     The dispatcher takes longer than a product of small matrices, once above autograd and once
     below. Arguments are of the types that the operator has.
     """
-    if _is_compiling() or not _is_plain(args):
+    if _is_compiling():
         return op(*args, **options)
     name = op.__name__
+    if name == "mm":
+        found = known(*args)
+        if found is not None:
+            return found
+    if not _is_plain(args):
+        return op(*args, **options)
     if _is_grad_enabled() and _requires_grad(*args):
         return _FUNCTIONS[name].apply(None, None, [], options, *args)
     return KERNELS[name](*args, **options)

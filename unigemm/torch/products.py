@@ -49,6 +49,7 @@ __all__ = [
 _is_compiling = torch.compiler.is_compiling
 _is_autocasting = torch._C._is_any_autocast_enabled
 _is_grad_enabled = torch.is_grad_enabled
+_requires_grad = torch._C._any_requires_grad
 _set_grad_enabled = torch._C._set_grad_enabled
 _forward_ad = torch.autograd.forward_ad
 #: The kinds of float8 that kernels multiply.
@@ -83,7 +84,7 @@ def known(
 
     `way` is one of the functions below, and says what the function that was called takes.
     """
-    if _is_compiling():
+    if _is_compiling() or (_is_grad_enabled() and _requires_grad(a, b, c, bias)):
         return None
     if activation is not None and (not is_one_of(activation, ACTIVATIONS) or a.dtype not in _REAL):
         return None
@@ -308,6 +309,12 @@ def linear_preact(
 ) -> tuple[Tensor, Tensor]:
     """Return `linear`, and what went into the activation."""
     check_ranks("linear", ("weight", weight, 2))
+    if x.dtype in _REAL and is_one_of(activation, ACTIVATIONS) and not _is_compiling():
+        before = x.new_empty((*x.shape[:-1], weight.shape[0]))
+        operands = x, weight, None, None, bias, None, None, None, before
+        found = if_known(operands, _OPTIONS[activation], way=as_layer)
+        if found is not None:
+            return found, before
     return product(x, transposed(weight), bias=bias, activation=activation, preact=True)
 
 
