@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from type_cases import EXACT_TYPES, SHAPES, TYPES, drawn_terms, fused_exactly
+from type_cases import EXACT_TYPES, SHAPES, TYPES, WRONG, drawn_terms, fused_exactly
 from type_cases import check as check_suite
 from type_cases import numbers as suite_numbers
 
@@ -240,3 +240,29 @@ def test_out_may_share_memory_with_an_operand(more):
         with pytest.raises(unigemm.OverlapError, match="; pass another"):
             unigemm.matmul(a, b, out=out, bias=out[0])
         assert len(gpu.launches) == 6
+
+
+def test_axes_are_those_of_the_host_and_shapes_that_do_not_fit_are_refused():
+    a, b = suite_numbers((5, 4), "f4"), suite_numbers((5, 6), "f4", 1)
+    with device("sm_90a") as gpu:
+        for kind in ("f4", "c8", "i4"):
+            x, y = a.astype(kind), b.astype(kind)
+            got = unigemm.matmul(x, y, axes=[(-1, -2), (-2, -1), (-1, -2)])
+            np.testing.assert_array_equal(got, (x.T @ y).T)
+        launches = len(gpu.launches)
+        for first, second in WRONG:
+            for kind in ("f4", "c8", "i4"):
+                with pytest.raises(unigemm.ShapeMismatch, match="; "):
+                    unigemm.matmul(np.ones(first, kind), np.ones(second, kind))
+        assert len(gpu.launches) == launches
+
+
+def test_what_no_gpu_reads_is_refused_with_what_would_work():
+    b = suite_numbers((5, 6), "f4", 1)
+    apart = np.zeros(81, "u1")[1:].view("f4").reshape(4, 5)
+    with device("sm_90a") as gpu:
+        for a, words in ((np.ones((4, 5), ">f4"), "convert it with"), (apart, "copy it into")):
+            for y in (b, b.astype("c8"), b.astype("i4")):
+                with pytest.raises(unigemm.UnsupportedProblem, match=words):
+                    unigemm.matmul(a, y)
+        assert not gpu.launches
