@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
 from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import FLOAT8, DType
-from unigemm.problem.epilogue import BLOCK
+from unigemm.problem.epilogue import BLOCK, Epilogue
 from unigemm.problem.problem import Problem
 
-_BY_ROWS = 'quantize_out="row"'
+from .lowering import lowered
 
 __all__ = [
+    "epilogue_us",
     "in_halves",
     "in_place",
     "unsupported_config_epilogue",
     "unsupported_epilogue",
 ]
+
+_BY_ROWS = 'quantize_out="row"'
+_LANES = 128  # of an SM
+#: Issue slots that operations take, where it is not one (counted in SASS, with their branches).
+_SLOTS = {
+    "exp": 10, "exp2": 6, "log": 20, "log2": 12, "sqrt": 10, "tanh": 40, "erf": 30, "ndtr": 60,
+    "div": 12, "floordiv": 80, "~exp": 2, "~tanh": 2, "~div": 4, "~ndtr": 16,
+}  # fmt: skip
 
 
 def unsupported_epilogue(
@@ -75,3 +88,23 @@ def unsupported_config_epilogue(problem: Problem, config: Config) -> str | None:
     if epilogue.quantized == "m":
         return "what shares a scale lies along N, and it computes the transposed product"
     return None
+
+
+def epilogue_us(
+    problem: Problem, sums: Any, clock_mhz: float, own: Mapping[str, int] | None = None
+) -> Any:
+    """Return how long an SM takes for the arithmetic of an epilogue on so many sums.
+
+    `own` are the issue slots that operations take in a backend, where it has others.
+    """
+    if problem.epilogue is None:
+        return 0.0 * sums
+    slots = _slots(problem.epilogue, problem.d.dtype, tuple((own or {}).items()))
+    return sums * (slots / (_LANES * clock_mhz))
+
+
+@lru_cache(maxsize=256)
+def _slots(epilogue: Epilogue, result: DType, own: tuple[tuple[str, int], ...]) -> float:
+    slots = {**_SLOTS, **dict(own)}
+    steps = [step.op for step in lowered(epilogue, result).steps if step.op != "constant"]
+    return sum(slots.get(op, 1) for op in steps) / (2 if epilogue.gate else 1)

@@ -16,8 +16,16 @@ from unigemm.epilogue import pruned
 from unigemm.problem.dtypes import DType
 from unigemm.problem.epilogue import OPERATIONS, Epilogue, Step
 
-__all__ = ["QUICK", "lowered"]
+__all__ = ["HALF_LOG2_E", "NDTR_BELOW", "QUICK", "lowered"]
 
+HALF_LOG2_E = -0.7213475204444817
+#: A quick "ndtr" below 0 is exp2(x**2 * HALF_LOG2_E) R(u), with u = 2 / (1 + |x| / 4) - 1. Of R,
+#: from the highest power down, for the least relative error up to 14.5: below 2**-15.
+NDTR_BELOW = (
+    -0.0003120550827588886, 0.008084856905043125, 0.03130015730857849,
+    0.07181485742330551, 0.12432035058736801, 0.17038817703723907,
+    0.09441157430410385
+)  # fmt: skip
 QUICK = ("exp", "tanh", "div", "ndtr")  # of which there is a quick one
 _LONG = 4  # bytes
 

@@ -13,16 +13,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Float64
 
+from ..common.lowering import HALF_LOG2_E, NDTR_BELOW
+
 __all__ = ["exact_operations", "lists", "nearest", "operations"]
 
 _MOST = float.fromhex("0x1.fffffep+127")  # of float32
-_HALF_LOG2_E = -0.7213475204444817
-#: Of R, from the highest power down, for the least relative error up to 14.5: below 2**-15.
-_BELOW = (
-    -0.0003120550827588886, 0.008084856905043125, 0.03130015730857849,
-    0.07181485742330551, 0.12432035058736801, 0.17038817703723907,
-    0.09441157430410385
-)  # fmt: skip
 
 
 def nearest(value: float, kind: type) -> float:
@@ -129,10 +124,10 @@ def _quick_ndtr(x: Any) -> Any:
     math = cute.math
     size = math.absf(x)
     u = Float32(2.0) * cute.arch.rcp_approx(Float32(1.0) + size * Float32(0.25)) - Float32(1.0)
-    total = Float32(_BELOW[0])
-    for factor in _BELOW[1:]:
+    total = Float32(NDTR_BELOW[0])
+    for factor in NDTR_BELOW[1:]:
         total = total * u + Float32(factor)
-    below = total * math.exp2(x * x * Float32(_HALF_LOG2_E), fastmath=True)
+    below = total * math.exp2(x * x * Float32(HALF_LOG2_E), fastmath=True)
     return _choose(Float32, x > Float32(0.0), Float32(1.0) - below, below)
 
 

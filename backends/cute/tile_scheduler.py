@@ -274,13 +274,17 @@ def k_tile_source(spec: TileSpec, at: Int32) -> tuple[Int32, Int32, Int32]:
 
 def bring(
     atom: cute.CopyAtom, source: cute.Tensor, into: cute.Tensor, full: cute.Pointer, mask: Int32,
-    sharers: int,
+    sharers: int, policy: Int64 | None = None,
 ) -> None:  # fmt: skip
-    """Start the TMA load of one operand's k_tile, for all CTAs that share it."""
+    """Start the TMA load of one operand's k_tile, for all CTAs that share it.
+
+    `policy` is the L2's, where it is not the usual one: see `cache_hints`.
+    """
+    how = {} if policy is None else {"cache_policy": policy}
     if sharers > 1:
-        cute.copy(atom, source, into, tma_bar_ptr=full, mcast_mask=mask)
+        cute.copy(atom, source, into, tma_bar_ptr=full, mcast_mask=mask, **how)
     else:
-        cute.copy(atom, source, into, tma_bar_ptr=full)
+        cute.copy(atom, source, into, tma_bar_ptr=full, **how)
 
 
 # -- operands (host) -------------------------------------------------------------------------------

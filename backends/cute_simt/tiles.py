@@ -80,6 +80,10 @@ SHAPES = (
     Shape((128, 32), (2, 1), (8, 8), float32_only=True),
     Shape((32, 64), (2, 2), (4, 4), stages=4),
     Shape((32, 32), (2, 2), (2, 4), stages=4),
+    Shape((16, 256), (1, 4), (8, 4), stages=4, float32_only=True),
+    Shape((256, 16), (4, 1), (4, 8), stages=4, float32_only=True),
+    Shape((8, 256), (1, 4), (4, 4), stages=4, float32_only=True),
+    Shape((256, 8), (4, 1), (4, 4), stages=4, float32_only=True),
     Shape((16, 128), (1, 4), (4, 4), stages=4),
     Shape((128, 16), (4, 1), (4, 4), stages=4),
     Shape((8, 128), (1, 4), (2, 4), stages=4),
@@ -131,6 +135,8 @@ TMA_FED_DMMA_SHAPES = (
     ((64, 112, 16), (1, 7), 6),
     ((224, 32, 16), (7, 1), 5),
     ((32, 224, 16), (1, 7), 5),
+    ((128, 48, 16), (4, 3), 6),
+    ((48, 128, 16), (3, 4), 6),
     ((128, 32, 16), (4, 2), 6),
     ((32, 128, 16), (2, 4), 6),
     ((112, 32, 16), (7, 1), 6),
@@ -222,13 +228,17 @@ def few_rows(problem: Problem, rows: int) -> tuple[Config, ...]:
 def _pays(problem: Problem, config: Config) -> bool:
     """Say whether a tile is worth considering for a class.
 
-    k_tiles of whole lines are for an operand whose lines lie along K. Of two tiles of 64x64 that of
-    twice the threads is for copies of single elements.
+    k_tiles of whole lines are for an operand whose lines lie along K, and 256 columns beside few
+    rows for one whose lines lie across it: half a line of each is slow. Of two tiles of 64x64 that
+    of twice the threads is for copies of single elements.
     """
     m, n, k = config.tile
     least = BANK_VECTOR // min(problem.a.dtype.itemsize, problem.b.dtype.itemsize)
+    longer = problem.a if m > n else problem.b
+    if max(m, n) > 128 and min(m, n) < 32:
+        return longer.major != "k"
     if k > least and k * max(config_bytes(problem), 4) > _K_TILE_BYTES:
-        return (problem.a if m > n else problem.b).major == "k"
+        return longer.major == "k"
     if (m, n) == (64, 64) and problem.a.dtype is DType.FLOAT32:
         aligned = min(problem.a.alignment, problem.b.alignment) == BANK_VECTOR
         return (config.thread == (8, 8)) == aligned

@@ -15,6 +15,7 @@ from unigemm.problem.block_scales import TILE_BYTES, blocked_count, blocks_of
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.cost_model import Usage
+from ..common.epilogue import epilogue_us
 from ..common.groups import even, stack_of, tiles_along
 from ..common.launches import Array, Launches
 from ..common.workspace import bytes_moved, packed_bytes, workspace_bytes
@@ -89,6 +90,7 @@ def usage(
         l2_us=1.0 * count * ctas * x.split_k * k_tiles * read / (64.0 * sms * clock),
         dram_us=none + bytes_moved(problem, extents) / gbs,
         store_us=stored,
+        fused_us=epilogue_us(problem, used * (x.split_k == 1), clock),
         overlapped=(buffers > 1) * np.minimum(1.0, k_tiles * mma / stored),
         added_us=2.0 * sums / gbs,
         reductions=(x.split_k > 1) * 1.0,

@@ -12,6 +12,7 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.cost_model import Usage
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
+from ..common.epilogue import epilogue_us
 from ..common.groups import begins_anywhere, even, tiles_along
 from ..common.launches import Launches
 from ..common.workspace import bytes_moved, workspace_bytes
@@ -84,6 +85,7 @@ def usage(
         l2_us=l2_us,
         dram_us=(moved + missed) / gbs,
         store_us=used_m * used_n * out * (1 + direct) / (32.0 * clock),
+        fused_us=epilogue_us(problem, used_m * used_n * (x.split_k == 1) / x.cluster_k, clock),
         overlapped=0.5 * (groups > 1),
         added_us=np.where(x.split_k > 1, 2.0 * x.split_k * whole / gbs, 0.0),
         reductions=(x.split_k > 1) * 1.0,

@@ -12,6 +12,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.cost_model import Usage
+from ..common.epilogue import epilogue_us
 from ..common.launches import Launches
 from ..common.workspace import packed_bytes, workspace_bytes
 from .geometry import ANY_MAJOR
@@ -21,6 +22,7 @@ __all__ = ["usage"]
 
 _FLOAT64_FLOPS = 64.0  # multiply-adds of an SM per clock on sm_80, sm_90 and sm_100 (data sheets)
 _MMA_ROWS = {9: 64, 10: 64, 11: 64}  # the least M of the instruction; of mma.sync 16
+_SLOTS = {"ndtr": 600}  # issue slots, measured on an H200, where a half counts as hidden
 _TURNED_BYTES = 32.0  # of an operand that are transposed on the way, of an SM in a clock
 
 
@@ -75,6 +77,7 @@ def usage(
         l2_us=1.0 * count * x.split_k * k_tiles * (used_m + used_n) * per_k / (64.0 * sms * clock),
         dram_us=none + extents.bytes_moved(problem) / gbs,
         store_us=used_m * used_n / of_tile * out * (1 + direct) / (32.0 * clock),
+        fused_us=epilogue_us(problem, used_m * used_n * (x.split_k == 1) / of_tile, clock, _SLOTS),
         overlapped=0.5 * (x.schedule > 0),
         added_us=2.0 * sums / gbs,
         reductions=(x.split_k > 1) + 2.0 * tail,

@@ -85,6 +85,32 @@ def aligned(dtype):
     )
 
 
+@pytest.mark.parametrize(
+    ("backend", "target", "dtype"),
+    [(WGMMA, "h200", "float16"), (CUTILE, "h200", "float32"), (SIMT, "h200", "float32"),
+     (TCGEN05, "sm_100a", "float16")],
+)  # fmt: skip
+def test_the_arithmetic_of_an_epilogue_takes_time(backend, target, dtype):
+    spec = ArraySpec((1024, 1024), dtype)
+    options = {"target": target, "backend": backend.name, "dtype": "float32"}
+    options |= {"precision": "tf32"} if backend is CUTILE else {}
+    plain = unigemm.plan(spec, spec, **options)
+    found = [
+        unigemm.plan(spec, spec, **options, activation=name).problem for name in ("relu", "gelu")
+    ]
+    us = [
+        backend.estimate(problem, plain.extents, plain.target, plain.config).prediction.us
+        for problem in (plain.problem, *found)
+    ]
+    assert us[0] <= us[1] < us[2]
+
+
+def test_a_backend_whose_exact_gelu_is_slow_is_not_picked_for_it():
+    a, b = ArraySpec((4096, 4096), "float32"), ArraySpec((4096, 4096), "float32", "F")
+    plan = unigemm.plan(a, b, target="h200", precision="tf32", activation="gelu")
+    assert plan.backend == "cute_wgmma"
+
+
 # The formula.
 
 us = st.floats(0, 1e4)
@@ -93,7 +119,7 @@ usages = st.builds(
     Usage,
     ctas=counts, slots=st.integers(1, 600), sms=st.integers(1, 300), k_tiles=counts,
     mma_us=us, issue_us=us, smem_us=us, steps=st.floats(0.25, 4), zero_rows=st.integers(0, 256),
-    l2_us=us, dram_us=us, store_us=us, overlapped=st.floats(0, 1), added_us=us,
+    l2_us=us, dram_us=us, store_us=us, fused_us=us, overlapped=st.floats(0, 1), added_us=us,
     reductions=st.integers(0, 3), exchanges=st.integers(0, 4), exchange_us=us,
     copies=st.integers(0, 2), copied_us=us, clusters=st.integers(0, 1),
 ).map(lambda u: Usage(*(np.array([float(x)]) for x in u)))  # fmt: skip

@@ -355,6 +355,20 @@ def test_sums_that_an_epilogue_finishes_before_they_are_stored_do_not_spill(tile
 
 
 @pytest.mark.compile
+@pytest.mark.parametrize("majors", ["nt", "nn"])
+def test_the_l2_is_told_by_sizes_which_operand_is_read_once(majors):
+    """And not of copies, which are in the L2: those of float32's parts."""
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    first = str(0x12F0000000000000 - 0x1000000000000000)  # what is added where it is
+    for dtype, precision in (("bfloat16", "ieee"), ("float32", "3xtf32")):
+        a = unigemm.ArraySpec((16, 4096), dtype)
+        b = unigemm.ArraySpec((4096, 4096), dtype, "F" if majors == "nt" else "C")
+        plan = unigemm.plan(a, b, target="h100", precision=precision, backend="cute_wgmma")
+        text = made(plan).files["kernel.ptx"].decode()
+        assert (first in text) == (precision == "ieee")
+
+
+@pytest.mark.compile
 def test_every_store_width_is_compiled_once():
     for out, alignment in product((DType.BFLOAT16, DType.FLOAT32), (2, 4, 8, 16)):
         if alignment >= out.itemsize:

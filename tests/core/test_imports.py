@@ -25,6 +25,7 @@ BACKENDS = sorted((ROOT / "backends").rglob("*.py"))
 #: Device code is Python that a kernel language reads: the folders `kernels/`, and what these share.
 SHARED_DEVICE_CODE = {
     *(
+        "cache_hints",
         "device",
         "epilogue",
         "exchange",

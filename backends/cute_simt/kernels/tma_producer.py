@@ -18,6 +18,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
+from ...cute.cache_hints import cache_policy, read_once
 from ...cute.device import CUTE_TYPES, select
 from ...cute.repack import depth
 from ...cute.tile_scheduler import advance, batched, bring
@@ -104,13 +105,16 @@ def tma_swizzle() -> cute.Swizzle:
 
 
 def tma_loads(spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple) -> tuple:
-    """Return on the host what TMA needs of A and of B: (atom, tensor, batch flags), or nothing."""
+    """Return on the host what TMA needs of A and of B, or nothing.
+
+    That is its atom, the tensor, flags of the stack, and whether it is read once.
+    """
     m, n, k, l0, l1 = sizes
-    geo = spec.geometry
+    geo, (tile_m, tile_n, _) = spec.geometry, spec.config.tile
     found: list[tuple] = []
     of_b = (b_steps[1], b_steps[0], *b_steps[2:])
-    for tile, address, rows, each in (
-        (geo.a, addresses[0], m, a_steps), (geo.b, addresses[1], n, of_b)
+    for tile, address, rows, each, across, shared in (
+        (geo.a, addresses[0], m, a_steps, n, tile_n), (geo.b, addresses[1], n, of_b, m, tile_m)
     ):  # fmt: skip
         if tile.tma_fed:
             batches = (depth(each[2], l0), depth(each[3], l1))
@@ -121,7 +125,8 @@ def tma_loads(spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_step
             op = cpasync.CopyBulkTensorTileG2SOp()
             atom, tensor = cpasync.make_tiled_tma_atom(op, view, box, (tile.extent, tile.k_tile))
             flags = tuple(select(step != 0, Int32(1), Int32(0)) for step in each[2:])
-            found.append((atom, tensor, flags))
+            stack, size = ((each[2], l0), (each[3], l1)), Int64(rows) * k * tile.dtype.itemsize
+            found.append((atom, tensor, flags, read_once(across, shared, stack, size)))
         else:
             found.append(())
     return tuple(found)
@@ -129,7 +134,7 @@ def tma_loads(spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_step
 
 def partition(tile: OperandTile, load: tuple, shared: cute.Pointer, stages: int) -> tuple:
     """Return what boxes are copied from, by (extent, K, L0, L1), and to, by stages."""
-    atom, tensor, _ = load
+    atom, tensor, *_ = load
     if tile.tma_swizzled:
         shared = cute.recast_ptr(shared, tma_swizzle(), dtype=CUTE_TYPES[tile.dtype])
     stage = cute.make_tensor(shared, tma_layout(tile, stages))
@@ -154,10 +159,10 @@ def start_tma(
         for i in range_constexpr(2):
             if const_expr(tiles[i].tma_fed):
                 source, into = parts[i]
-                atom, _, flags = loads[i]
+                atom, _, flags, once = loads[i]
                 i0, i1 = batch[0] * flags[0], batch[1] * flags[1]
                 box = source[None, firsts[i] // tiles[i].extent, at, i0, i1]
-                bring(atom, box, into[None, stage], full, Int32(0), 1)
+                bring(atom, box, into[None, stage], full, Int32(0), 1, cache_policy(once))
 
 
 # -- k_tiles ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import cutlass
 from cutlass import Int32, Int64, const_expr
 
 from ...cute import tile_scheduler as persistent
+from ...cute.cache_hints import read_once
 from ...cute.device import select
 from ...cute.reduction import reduce_parts, target_of_sums
 from ...cute.repack import depth
@@ -75,6 +76,13 @@ def start(
     flags += [depth(a_l1, l1), depth(b_l1, l1)]
     few = Int64(m + n) * k * l0 * l1 * spec.problem.a.dtype.itemsize <= MOST_AHEAD
     flags += [select(few, Int32(K_TILES_AHEAD), Int32(0))]
+    if const_expr(spec.has_hints):
+        size = spec.problem.a.dtype.itemsize
+        of_a, of_b = ((a_l0, l0), (a_l1, l1)), ((b_l0, l0), (b_l1, l1))
+        flags += [
+            read_once(n, tile_n * cn, of_a, Int64(m) * k * size),
+            read_once(m, tile_m * cm, of_b, Int64(n) * k * size),
+        ]
     gemm_kernel(
         spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
         layout_a, layout_b, out, out_strides, tuple(flags), (m, n), lasts,

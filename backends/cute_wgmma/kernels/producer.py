@@ -5,6 +5,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 
+from ...cute.cache_hints import cache_policy
 from ...cute.device import pinned, select
 from ...cute.epilogue import prefetch_arrays
 from ...cute.tile_scheduler import (
@@ -44,6 +45,9 @@ def produce(
     full, empty = barriers
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     early = const_expr(spec.early and any(spec.repacked))
+    policies = (None, None)
+    if const_expr(spec.has_hints):
+        policies = tuple(pinned(cache_policy(once)) for once in flags[7:])
     unit, fields, walk = first_unit, first, ()
     if const_expr(spec.problem.groups is not None):
         cute.arch.griddepcontrol_wait()
@@ -82,9 +86,9 @@ def produce(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(full + stage, geo.a_bytes + geo.b_bytes)
             k_tile_a = k_tiles_a[None, 0, k, a0, a1]
-            bring(of_a.atom, k_tile_a, into_a[None, stage], full + stage, mask_a, cn)
+            bring(of_a.atom, k_tile_a, into_a[None, stage], full + stage, mask_a, cn, policies[0])
             k_tile_b = k_tiles_b[k_tile_of_b(spec, k, b0, b1)]
-            bring(of_b.atom, k_tile_b, into_b[None, stage], full + stage, mask_b, cm)
+            bring(of_b.atom, k_tile_b, into_b[None, stage], full + stage, mask_b, cm, policies[1])
             stage, phase = advance(stage, phase, config.stages)
             at += work.step
             at = select(at >= end, work.first, at)

@@ -42,6 +42,11 @@ class Spec(device.Spec):
         return is_repacked(self.problem, "a", rows), is_repacked(self.problem, "b", rows)
 
     @property
+    def has_hints(self) -> bool:
+        """Whether the L2 is told which operands are read once; not of copies, which it holds."""
+        return self.problem.groups is None and not any(self.repacked)
+
+    @property
     def panels(self) -> bool:
         """Whether the copy of B is in panels, and so in shared memory."""
         return in_panels(self.problem, self.config.tile[1])
