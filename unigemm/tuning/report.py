@@ -229,6 +229,7 @@ def _planned(
             lines += [Line(_for(plan, here)) for plan in planned([product], target, None)]
         except UnsupportedProblem as error:
             refused.append(str(error).partition(": ")[2])
+    say("planned", len(PRODUCTS), len(PRODUCTS))
     return lines, refused
 
 
