@@ -230,9 +230,9 @@ def drawn(facts: Facts, out: Path) -> dict[tuple[str, ...], str]:
         return path
 
     picked = [x for x in facts.found if x.plan]
-    unseen = {card: judged(facts, card) for card in sorted({x.card for x in picked if x.held_out})}
-    for card, problems in unseen.items():
-        draw_families(named("families", card), by_kind_and_family(problems))
+    unseen = {x.card for x in picked if x.held_out} | {x.card for x in facts.fresh}
+    for card in sorted(unseen):
+        draw_families(named("families", card), by_kind_and_family(judged(facts, card)))
     for card, held_out in sorted({(x.card, x.held_out) for x in picked}):
         some = [x for x in picked if (x.card, x.held_out) == (card, held_out)]
         which = "heldout" if held_out else "fitted"

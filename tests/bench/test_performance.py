@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.measured import DATA, files, launches
 from bench.model_sizes import family
-from bench.performance import counted, fitted_files, fresh, measured
-from bench.performance_page import Facts, page
+from bench.performance import counted, drawn, fitted_files, fresh, judged, measured
+from bench.performance_page import Facts, by_kind_and_family, page
 from unigemm.problem.dtypes import DType
 from unigemm.tuning.measure import Workload
 from unigemm.tuning.sweep import planned
@@ -143,6 +143,25 @@ def test_grouped_products_stand_beside_what_others_took_for_them(tmp_path):
     assert "### H200, PyTorch 2.11, abc, 2026" in text
     assert "| 4 experts | rows | 512 | 64x32 | 10 | 4.00 | 0.50 | 2.00 |" in text
     assert "4 experts takes 123 us by `jax.lax` and 13 us by `unigemm.jax`." in text
+
+
+def test_the_chart_of_families_is_of_fresh_picks_where_there_are_some(data, tmp_path):
+    pytest.importorskip("matplotlib")
+    facts = facts_of(data)
+    (held_out,) = (x for x in facts.found if x.held_out)
+    assert by_kind_and_family(judged(facts, CARD)) == {"bfloat16": {"small": [held_out.ratio]}}
+    path = tmp_path / "h200_heldout_families5.jsonl.xz"
+    with lzma.open(path, "wt") as file:
+        file.write(json.dumps(launch(FIRST, 1, 10.0, 8.0)) + "\n")
+    facts = replace(facts, fresh=[fresh(path)])
+    assert by_kind_and_family(judged(facts, CARD)) == {"bfloat16": {"small": [0.8]}}
+    facts = replace(facts, found=[x for x in facts.found if not x.held_out and not x.plan])
+    pictures = drawn(facts, tmp_path / "performance.md")
+    assert pictures == {("families", CARD): "performance-families-h200.svg"}
+    picture = (tmp_path / "performance-families-h200.svg").read_text()
+    assert "small" in picture
+    assert "bfloat16" in picture
+    assert "](performance-families-h200.svg)" in page(replace(facts, pictures=pictures))
 
 
 def test_what_is_told_of_a_file_of_launches_leads_somewhere():
