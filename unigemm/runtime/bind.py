@@ -423,7 +423,7 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
         raise UnsupportedProblem("out is read-only; pass an array that may be written")
     if options.plan is not None:
         _fit(options.plan, host_gemm(product, options), CPU)
-    # Not in the key: whether a scalar is C's long or long long, and whether a tensor is conjugated.
+    # Not in the key: whether a scalar is C's long or long long.
     told = product.shape or dtype.kind not in "iu"
     make = (
         partial(np.empty, product.shape, dtype)
@@ -445,7 +445,7 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
         # NumPy reads what shares memory before it writes.
         arrays=Arrays(names, names, reach, (), () if out is None else (2,), ()),
         fresh=out is None,
-        kept=bool(told) and (library.promotes or dtype.kind != "c"),
+        kept=bool(told),
     )
 
 
