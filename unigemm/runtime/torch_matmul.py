@@ -6,6 +6,7 @@ multiplies in float32. PyTorch has such loops, and instructions where the proces
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -18,12 +19,20 @@ from .numpy_matmul import HostProduct
 if TYPE_CHECKING:
     from ..planning.backend import Launcher
 
-__all__ = ["TorchProduct", "by_torch"]
+__all__ = ["INSIDE", "TorchProduct", "by_torch"]
 
 #: The least multiply-adds of which its call takes less time.
 _LEAST = {"bfloat16": 1 << 17, "int8": 1 << 17} | dict.fromkeys(
     ("uint8", "int16", "int32", "int64"), 1 << 14
 )
+
+
+class _Inside(threading.local):
+    launcher = False
+
+
+#: Whether a thread is in such a product, which `unigemm.torch.use` leaves to PyTorch.
+INSIDE = _Inside()
 
 
 @dataclass(frozen=True)
@@ -47,11 +56,15 @@ class TorchProduct(HostProduct):
         tensor_a, tensor_b, tensor_d = (tensors(x) for x in (self.a, self.b, self.d))
         widens = self.a.dtype.name == "int8"
         multiply = torch._int_mm if widens else torch.matmul  # type: ignore[attr-defined]
-        alone = torch._C.DisableTorchFunction  # unigemm.torch.use() would come back here
+        alone = torch._C.DisableTorchFunction
 
         def launch(a: int, b: int, d: int, workspace: int, stream: int) -> None:
-            with alone(), torch.no_grad():
-                tensor_d(d).copy_(multiply(tensor_a(a), tensor_b(b)))  # d may lie in a or b
+            INSIDE.launcher = True
+            try:
+                with alone(), torch.no_grad():
+                    tensor_d(d).copy_(multiply(tensor_a(a), tensor_b(b)))  # d may lie in a or b
+            finally:
+                INSIDE.launcher = False
 
         return launch
 

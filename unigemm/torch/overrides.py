@@ -21,6 +21,7 @@ from ..dynamo import untraced, untraced_api
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..forks import Lock
 from ..log import LOG
+from ..runtime.torch_matmul import INSIDE
 from .functions import layer_options
 from .grouped_products import grouped_product
 from .products import FLOAT8, plain_product, product
@@ -364,7 +365,7 @@ def _kernel(
     @untraced
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
         used = active[-1] if active else None
-        if used is None:  # another thread has just left
+        if used is None or INSIDE.launcher:  # another thread has just left, or it came from here
             return theirs.call_boxed(keys, *args, **options)
         try:
             a, b = args[first], args[first + 1]
