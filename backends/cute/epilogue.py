@@ -25,8 +25,8 @@ from .device import CUTE_TYPES, FLOAT8_NAMES, global_vector, read, select, unpac
 from .operations import exact_operations, lists, nearest, operations
 
 __all__ = [
-    "Run", "Site", "arguments_of", "finished", "parted", "prefetch_arrays", "scales_at",
-    "whole_arrays",
+    "Run", "Site", "arguments_of", "cache_lines", "finished", "line_arrays", "parted",
+    "prefetch_arrays", "scales_at", "whole_arrays",
 ]  # fmt: skip
 
 _WARP = 32
@@ -333,6 +333,61 @@ def whole_arrays(problem: Problem) -> list[int]:
     epilogue = problem.epilogue
     arrays = () if epilogue is None or in_halves(problem) else epilogue.arrays
     return [i for i, x in enumerate(arrays) if x.along == "mn" and x.matrix.major == "n"]
+
+
+def line_arrays(problem: Problem) -> list[int]:
+    """Return which arrays that an epilogue reads have one element for each row, or each column.
+
+    Of those, the ones whose elements `cp.async` copies: of four bytes or more.
+    """
+    epilogue = problem.epilogue
+    arrays = () if epilogue is None or in_halves(problem) else epilogue.arrays
+    return [
+        i for i, x in enumerate(arrays) if x.along in ("m", "n") and x.matrix.dtype.itemsize >= 4
+    ]
+
+
+def line_copies(problem: Problem, tile: tuple, most: int) -> list[tuple[int, int, int]]:
+    """Return the copies of `cache_lines`, `most` at most: the array, the first line, lines apart.
+
+    Neighbours in memory share a sector.
+    """
+    found = []
+    for i in line_arrays(problem):
+        x = problem.epilogue.arrays[i]
+        apart = max(1, _SECTOR // x.matrix.dtype.itemsize) if x.matrix.major == x.along else 1
+        lines = tile["mn".index(x.along)]
+        found += [(i, first, apart) for first in range(0, lines, _WARP * apart)]
+    return found[:most]
+
+
+@cute.jit
+def cache_lines(
+    problem: cutlass.Constexpr, taken: tuple, corner: tuple, tile: cutlass.Constexpr,
+    extents: tuple, batch: tuple, scratch: Int32, most: cutlass.Constexpr,
+) -> None:  # fmt: skip
+    """Have a warp bring a tile's part of `line_arrays` into the L1, sector by sector.
+
+    They are copied to shared memory that nobody reads, 128 bytes for each of the `most` copies: so
+    nobody waits for them, but for those of the tile before.
+    """
+    places, steps, _, _ = taken
+    lane = cute.arch.lane_idx()
+    cute.arch.inline_ptx("cp.async.wait_all;")
+    copies = const_expr(line_copies(problem, tile, most))
+    for number in cutlass.range_constexpr(len(copies)):
+        i, first, apart = copies[number]
+        x = problem.epilogue.arrays[i]
+        side, size = const_expr("mn".index(x.along)), const_expr(x.matrix.dtype.itemsize)
+        base = places[i] + (Int64(batch[0]) * steps[i][2] + Int64(batch[1]) * steps[i][3]) * size
+        step = Int64(1) if const_expr(apart > 1) else steps[i][side]
+        line = first + lane * apart
+        if line < tile[side]:
+            line = cutlass.min(corner[side] + line, extents[side] - 1)
+            cute.arch.inline_ptx(
+                "cp.async.ca.shared.global [{$r0}], [{$r1}], 4;",
+                read_only_args=[scratch + 128 * number + 4 * lane, base + line * step * size],
+            )
 
 
 @cute.jit

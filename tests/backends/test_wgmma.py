@@ -369,6 +369,16 @@ def test_the_l2_is_told_by_sizes_which_operand_is_read_once(majors):
 
 
 @pytest.mark.compile
+@pytest.mark.parametrize("given", [{"scale_a": (300, 1), "scale_b": (1, 200)}, {}])
+def test_scales_of_rows_and_columns_are_brought_before_the_epilogue_reads_them(given):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    a, b = (unigemm.ArraySpec(shape, "float8_e4m3fn") for shape in ((300, 512), (512, 200)))
+    scales = {name: unigemm.ArraySpec(shape, "float32") for name, shape in given.items()}
+    plan = unigemm.plan(a, b, **scales, target="sm_90a", backend="cute_wgmma")
+    assert ("LDGSTS" in instruction_mix(made(plan).files)) == bool(given)
+
+
+@pytest.mark.compile
 def test_every_store_width_is_compiled_once():
     for out, alignment in product((DType.BFLOAT16, DType.FLOAT32), (2, 4, 8, 16)):
         if alignment >= out.itemsize:

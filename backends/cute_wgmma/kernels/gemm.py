@@ -181,7 +181,7 @@ def gemm_kernel(
                 spec, lasts, order,
                 (of_a, of_b, cutlass.Int16(pinned(mask_a)), cutlass.Int16(pinned(mask_b))),
                 barriers, flags, cluster_index, first, units, clusters, ranks, sizes,
-                taken if spec.brings_arrays else (),
+                taken if spec.brings_arrays or spec.cached_lines else (),
             )  # fmt: skip
         if const_expr(spec.scale_warps > 0):
             if (warp > 0) & (warp <= spec.scale_warps):

@@ -7,7 +7,7 @@ from cutlass import Int32, const_expr, range_constexpr
 
 from ...cute.cache_hints import cache_policy
 from ...cute.device import pinned, select
-from ...cute.epilogue import prefetch_arrays
+from ...cute.epilogue import cache_lines, prefetch_arrays
 from ...cute.tile_scheduler import (
     Work,
     advance,
@@ -74,12 +74,11 @@ def produce(
                 if const_expr(not early):
                     cute.arch.griddepcontrol_launch_dependents()
         for done in cutlass.range(work.k_tiles, unroll=1):
-            if const_expr(spec.brings_arrays):
+            if const_expr(len(taken) > 0):
                 if done == cutlass.max(work.k_tiles - _AHEAD, 0):
-                    prefetch_arrays(
-                        spec.problem, taken, (row, column), config.tile[:2],
-                        rows_of(spec, work, sizes), (work.i0, work.i1),
-                    )  # fmt: skip
+                    place = (row, column), config.tile[:2], rows_of(spec, work, sizes)
+                    scratch = Int32((empty + config.stages).toint())
+                    bring_beside(spec, taken, (*place, (work.i0, work.i1)), scratch)
             k, low_a, low_b = k_tile_source(spec, at)
             a1, b1 = a_part + low_a * flags[4], b_part + low_b * flags[5]
             cute.arch.mbarrier_wait(empty + stage, phase)
@@ -98,11 +97,21 @@ def produce(
         else:
             if unit < units:
                 fields = work_unit(spec, unit, order, ranks)
+    if const_expr(spec.cached_lines > 0):
+        cute.arch.inline_ptx("cp.async.wait_all;")
     # No CTA of a cluster may leave while another still signals or writes into it.
     if const_expr(cm * cn > 1):
         for _ in range_constexpr(config.stages):
             cute.arch.mbarrier_wait(empty + stage, phase)
             stage, phase = advance(stage, phase, config.stages)
+
+
+def bring_beside(spec: Spec, taken: tuple, place: tuple, scratch: Int32) -> None:
+    """Bring nearer what a tile's epilogue reads beside the sums; `place` says where that is."""
+    if spec.brings_arrays:
+        prefetch_arrays(spec.problem, taken, *place)
+    if spec.cached_lines:
+        cache_lines(spec.problem, taken, *place, scratch, spec.cached_lines)
 
 
 @cute.jit

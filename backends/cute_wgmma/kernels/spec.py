@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...cute import device
-from ...cute.epilogue import whole_arrays
-from ..geometry import Geometry, geometry, scale_warps
+from ...cute.epilogue import line_arrays, whole_arrays
+from ..geometry import BARRIER_BYTES, Geometry, geometry, scale_warps
 from ..geometry_operands import MMA_M, in_panels, is_repacked, products, shared_major
 
 __all__ = ["Spec"]
@@ -55,6 +55,15 @@ class Spec(device.Spec):
     def brings_arrays(self) -> bool:
         """Whether arrays of D's size are brought into the L2 before the epilogue reads them."""
         return not self.split and self.config.tile[0] >= MMA_M and bool(whole_arrays(self.problem))
+
+    @property
+    def cached_lines(self) -> int:
+        """Copies that bring elements of rows and columns into the L1 before the epilogue, at most.
+
+        Of 128 bytes each, which are free behind the barriers.
+        """
+        room = (BARRIER_BYTES - 16 * self.config.stages) // 128
+        return max(0, room) if line_arrays(self.problem) and not self.split else 0
 
     @property
     def early(self) -> bool:
