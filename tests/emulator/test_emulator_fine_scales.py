@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from block_factors import drawn
 from grouped_scales import drawn_groups
@@ -12,7 +14,9 @@ from grouped_scales import drawn_groups
 import unigemm
 from unigemm import emulator
 from unigemm.backends.cute_wgmma.geometry import geometry
+from unigemm.planning.config import Config
 
+COOP = "cooperative"
 #: Hopper's tensor cores keep 14 bits in their sums (docs/guide/precision.md).
 NEAR = {"float32": 2.0**-11, "bfloat16": 2.0**-7}
 
@@ -85,6 +89,23 @@ def test_an_operand_that_lies_across_k_is_multiplied_from_registers(lines, turne
         one = plan.taking(random.Random(f"{lines}").choice(direct))
         got = unigemm.matmul(x.a, x.b, **scales, plan=one)
         assert x.error(got) < NEAR["float32"], one.config
+
+
+@pytest.mark.parametrize(("offset", "pad"), [(0, 0), (0, 4), (1, 0), (0, 3)])
+def test_scales_of_four_blocks_are_read_at_once_wherever_they_begin(offset, pad):
+    """They are where they are 16 aligned bytes; what lies between rows is not read."""
+    x = drawn((70, 136, 1000), (1, 128))
+    rows, blocks = x.scale_a.shape
+    held = np.full(rows * (blocks + pad) + offset + 4, np.nan, np.float32)
+    held = held[held.ctypes.data % 16 // 4 and 4 - held.ctypes.data % 16 // 4 :][offset:]
+    scale = held[: rows * (blocks + pad)].reshape(rows, -1)[:, :blocks]
+    scale[...] = x.scale_a
+    with emulator.device("sm_90a"):
+        given = {"scale_a": scale, "scale_b": x.scale_b, "dtype": "float32"}
+        plan = unigemm.plan(x.a, x.b, **given, backend="cute_wgmma")
+        short = replace(plan, config=Config((64, 136, 128), (1, 1), 4, (4, 1), schedule=COOP))
+        got = unigemm.matmul(x.a, x.b, **given, plan=short)
+    assert x.error(got) < NEAR["float32"]
 
 
 def test_nan_of_one_block_does_not_reach_others():

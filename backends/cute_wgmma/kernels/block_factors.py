@@ -9,6 +9,7 @@ overwritten.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import cutlass
@@ -28,6 +29,8 @@ __all__ = ["Factors", "add_promoted", "await_others", "bring_scales", "factors_o
            "read_factors", "reads_late"]  # fmt: skip
 
 _NAN, _LEAST = 0x7FC00000, 0x00400000  # bits of float32: NaN, 2 to the -127
+_SHORT = 7  # stages: of tiles whose k_tiles take longer than the memory's latency
+_OTHERS = 20  # registers of a thread that reads scales beside these
 _VALUES = 8  # scales that a thread has in flight, where it does not copy them
 _BARRIER = 9  # and on: a named barrier for each consumer warpgroup
 
@@ -61,8 +64,19 @@ def bring_scales(
     while unit < units:
         work = Work(*fields)
         lines = lines_of(spec, scales, work, lasts, thread, sizes)
-        bring = const_expr(copy_k_tiles if copies(spec) else read_k_tiles)
-        stage, phase = bring(spec, lines, slots, barriers, work, thread, stage, phase)
+        if const_expr(not copies(spec)):
+            stage, phase = read_k_tiles(
+                spec, lines, slots, barriers, work, thread, stage, phase
+            )  # fmt: skip
+        elif in_vectors(spec, scales, work):
+            sides = sides_of(spec, places_of(spec, scales, work, lasts, sizes), thread)
+            stage, phase = read_vectors(
+                spec, sides, slots, barriers, work, thread, stage, phase
+            )  # fmt: skip
+        else:
+            stage, phase = copy_k_tiles(
+                spec, lines, slots, barriers, work, thread, stage, phase
+            )  # fmt: skip
         unit += step
         if const_expr(spec.problem.groups is not None):
             unit, fields, walk = next_unit(spec, unit, units, order, ranks, walk)
@@ -84,31 +98,43 @@ def lines_of(
 ) -> tuple:
     """Return where a thread's lines have the scale of the first block of K, and bytes to the next.
 
-    Lines are rows of the tile, and behind them blocks of columns, or columns. Behind the last one
-    of the operand it is that one's.
+    Lines are rows of the tile, and behind them blocks of columns, or columns.
     """
-    places, steps = scales[3:5]
-    corner, tile_m = tile_origin(spec, work, lasts), spec.config.tile[0]
-    operands = (spec.problem.scales.a, spec.problem.scales.b)
-    widths = [each.dtype.itemsize for each in operands]
-    bases = [
-        places[i] + (Int64(work.i0) * steps[i][2] + Int64(work.i1) * steps[i][3]) * widths[i]
-        for i in range(2)
-    ]
-
-    def of_line(which: int, line: Int32) -> tuple:
-        place = bases[which] + Int64(line) * steps[which][0] * widths[which]
-        return place, steps[which][1] * widths[which]
-
+    tile_m = spec.config.tile[0]
+    places = places_of(spec, scales, work, lasts, sizes)
     found = []
-    shared = operands[1].sharing[0]
     for number in numbers_of(spec, thread):
-        row = cutlass.min(corner[0] + number, sizes[0] - 1) // operands[0].sharing[0]
-        behind = corner[1] // shared + number - tile_m
-        column = cutlass.min(cutlass.max(behind, Int32(0)), (sizes[1] - 1) // shared)
-        both = zip(of_line(0, row), of_line(1, column), strict=True)
+        both = zip(places(0, number), places(1, number - tile_m), strict=True)
         found.append(tuple(Int64(cutlass.select_(number < tile_m, *each)) for each in both))
     return tuple(found)
+
+
+def places_of(
+    spec: Spec, scales: tuple, work: Work, lasts: tuple, sizes: tuple
+) -> Callable[[int, Int32], tuple]:
+    """Return what says where a line of a tile's A or B has scales, as `lines_of` does.
+
+    Of lines before the first or behind the last one of the operand, it is that one's.
+    """
+    places, steps = scales[3:5]
+    corner = tile_origin(spec, work, lasts)
+    operands = (spec.problem.scales.a, spec.problem.scales.b)
+    shared = (operands[0].sharing[0], operands[1].sharing[0])
+
+    def place_of(which: int, number: Int32) -> tuple:
+        width = operands[which].dtype.itemsize
+        # Blocks of rows have several lines of a tile, blocks of columns are lines.
+        first = corner[which] if which == 0 else corner[which] // shared[which]
+        line = cutlass.max(first + number, Int32(0))
+        if which == 0:
+            line = cutlass.min(line, sizes[0] - 1) // shared[0]
+        else:
+            line = cutlass.min(line, (sizes[1] - 1) // shared[1])
+        batch = Int64(work.i0) * steps[which][2] + Int64(work.i1) * steps[which][3]
+        at = places[which] + (batch + Int64(line) * steps[which][0]) * width
+        return at, steps[which][1] * width
+
+    return place_of
 
 
 def numbers_of(spec: Spec, thread: Int32) -> list[Int32]:
@@ -142,6 +168,71 @@ def copy_k_tiles(
     return stage, phase
 
 
+def in_vectors(spec: Spec, scales: tuple, work: Work) -> cutlass.Boolean:
+    """Whether four k_tiles' scales of every row of A are 16 aligned bytes, and find registers.
+
+    Not in long rings: tiles are small there, and more copies than four must be in flight.
+
+    One at a time they are in as many lines of the L1 as there are rows, which takes as much of the
+    shared memory's time as a third of what wgmma reads.
+    """
+    tile, threads = spec.config.tile[:2], 32 * spec.scale_warps
+    lines = (tile[0], int(scale_lines(spec.problem, *tile)) - tile[0])
+    if spec.config.stages > _SHORT:
+        return cutlass.Boolean(False)
+    if 4 * sum(-(-count // threads) for count in lines) > spec.geometry.registers[0] - _OTHERS:
+        return cutlass.Boolean(False)
+    place, (row, along, i0, i1) = scales[3][0], scales[4][0]
+    steps = Int32((row | i0 | i1) & 3) | Int32((place >> 2) & 3) | (work.k_tiles & 3)
+    return (along == 1) & (steps == 0) & (work.step == 1) & (work.rotation == 0)
+
+
+def sides_of(spec: Spec, place_of: Callable, thread: Int32) -> tuple:
+    """Return a thread's rows and its columns, or blocks of these: the numbers, and `place_of`."""
+    rows, columns = spec.config.tile[:2]
+    columns = int(scale_lines(spec.problem, rows, columns)) - rows
+    found = []
+    for which, count in enumerate((rows, columns)):
+        numbers = [thread + first for first in range(0, count, 32 * spec.scale_warps)]
+        found.append(tuple((number, *place_of(which, number)) for number in numbers))
+    return (*found, rows, columns)
+
+
+@cute.jit
+def read_vectors(
+    spec: cutlass.Constexpr, sides: cutlass.Constexpr, slots: Int32, barriers: tuple,
+    work: cutlass.Constexpr, thread: Int32, stage: Int32, phase: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Read the scales of a unit's k_tiles, those of rows four at a time, and leave them."""
+    full, empty = barriers
+    rows, columns, tile_m, count = sides
+    for done in cutlass.range(0, work.k_tiles, 4, unroll=1):
+        of_rows, of_columns = [], []
+        for x in range_constexpr(len(rows)):
+            where = rows[x][1] + Int64(done) * 4
+            of_rows.append(read(global_vector(where, Float32, 4), 4))
+        for i in range_constexpr(4):
+            for x in range_constexpr(len(columns)):
+                where = columns[x][1] + Int64(done + i) * columns[x][2]
+                of_columns.append(_scale(where, DType.FLOAT32))
+        for i in range_constexpr(4):
+            cute.arch.mbarrier_wait(empty + stage, phase)
+            slot = slots + stage * spec.geometry.scale_bytes
+            for x in range_constexpr(len(rows)):
+                leave_scale(of_rows[x][i], slot, rows[x][0], tile_m)
+            for x in range_constexpr(len(columns)):
+                scale = of_columns[len(columns) * i + x]
+                leave_scale(scale, slot + 4 * tile_m, columns[x][0], count)
+            cute.arch.sync_warp()
+            if thread % 32 == 0:  # for all of its warp
+                cute.arch.inline_ptx(
+                    "mbarrier.arrive.shared::cta.b64 _, [{$r0}], 32;",
+                    read_only_args=[Int32((full + stage).toint())],
+                )
+            stage, phase = advance(stage, phase, spec.config.stages)
+    return stage, phase
+
+
 @cute.jit
 def copy_scale(
     spec: cutlass.Constexpr, source: Int64, slots: Int32, stage: Int32, number: Int32
@@ -162,6 +253,7 @@ def read_k_tiles(
     """Read the scales of a unit's k_tiles, and leave them as float32, some k_tiles at a time."""
     full, empty = barriers
     at_once = const_expr(max(1, _VALUES // len(lines)))
+    count = const_expr(int(scale_lines(spec.problem, *spec.config.tile[:2])))
     for done in cutlass.range(0, work.k_tiles, at_once, unroll=1):
         loaded = []
         for i in range_constexpr(at_once):  # all loads before the first is waited for
@@ -169,9 +261,9 @@ def read_k_tiles(
         for i in range_constexpr(at_once):
             if done + i < work.k_tiles:
                 cute.arch.mbarrier_wait(empty + stage, phase)
+                slot = slots + stage * spec.geometry.scale_bytes
                 for x in range_constexpr(len(lines)):
-                    number = numbers_of(spec, thread)[x]
-                    leave_scale(spec, loaded[i][x], slots, stage, number)
+                    leave_scale(loaded[i][x], slot, numbers_of(spec, thread)[x], count)
                 cute.arch.mbarrier_arrive(full + stage)
                 stage, phase = advance(stage, phase, spec.config.stages)
     return stage, phase
@@ -184,12 +276,10 @@ def read_k_tile(spec: Spec, lines: tuple, k_tile: Int64, thread: Int32) -> list:
 
 
 @cute.jit
-def leave_scale(
-    spec: cutlass.Constexpr, scale: Float32, slots: Int32, stage: Int32, number: Int32
-) -> None:
+def leave_scale(scale: Float32, slot: Int32, number: Int32, count: cutlass.Constexpr) -> None:
     """Write the scale of a line, if there is such a line."""
-    if number < const_expr(int(scale_lines(spec.problem, *spec.config.tile[:2]))):
-        write([scale], _shared(slots + stage * spec.geometry.scale_bytes + 4 * number, 1))
+    if number < count:
+        write([scale], _shared(slot + 4 * number, 1))
 
 
 def _shared(where: Int32, count: int) -> cute.Tensor:
