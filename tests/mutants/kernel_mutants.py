@@ -104,8 +104,8 @@ KERNEL_MUTANTS = (
     Mutant(
         "wgmma-box-sync",
         _WGMMA + "epilogue.py",
-        "            cute.arch.sync_warp()\n            fill(spec, sums, boxes.toint(), thread, i, block)\n",
-        "            fill(spec, sums, boxes.toint(), thread, i, block)\n",
+        "            cute.arch.sync_warp()\n            fill(spec, sums, fused, boxes.toint(), thread, i, block)\n",
+        "            fill(spec, sums, fused, boxes.toint(), thread, i, block)\n",
         "rows of a box are overwritten before all lanes have stored the last ones: a race",
         (f"{_SHARED} -k rows", f"{_OF_WGMMA}::test_rows_of_d_begin_at_any_element"),
     ),
@@ -128,8 +128,8 @@ KERNEL_MUTANTS = (
     Mutant(
         "wgmma-wait-group",
         _WGMMA + "mainloop.py",
-        "        warpgroup.wait_group(1)\n        add_promoted(spec, total, even,",
-        "        warpgroup.wait_group(2)\n        add_promoted(spec, total, even,",
+        "        warpgroup.wait_group(1)\n        promote_sums(spec, total, even,",
+        "        warpgroup.wait_group(2)\n        promote_sums(spec, total, even,",
         "float8 sums are promoted while wgmma still adds to them",
         (f"{_HANDED_BACK} -k float8",),
     ),
@@ -437,8 +437,8 @@ KERNEL_MUTANTS = (
     Mutant(
         "tcgen05-empty-part",
         _TCGEN05 + "epilogue.py",
-        "        if k_tiles > 0:  # else this part of K is empty, and nothing has been summed\n",
-        "        if k_tiles >= 0:\n",
+        "        if reading.k_tiles > 0:  # else this part of K is empty, and nothing has been summed\n",
+        "        if reading.k_tiles >= 0:\n",
         "an empty part of K adds what tensor memory held before",
         (f"{_PAIRS} -k '130 and 64'",),
     ),
