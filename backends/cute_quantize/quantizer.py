@@ -28,7 +28,7 @@ _FLOAT8_FROM = (8, 9)  # compute capability of the instructions that convert (PT
 class Quantizer:
     """What rounds arrays to eight bits on GPUs."""
 
-    name = "cute_quantize"
+    name, compiles = "cute_quantize", True
     kind = staticmethod(kind_of)
 
     def missing(self) -> str | None:

@@ -59,3 +59,18 @@ def test_a_gpu_without_the_instructions_says_so():
         pytest.raises(unigemm.UnsupportedProblem, match=r"sm_80 has no instructions.*use int8"),
     ):
         unigemm.quantize(np.ones((2, 3), np.float32), "e4m3")
+
+
+def test_nothing_is_compiled_where_that_is_forbidden(monkeypatch, tmp_path):
+    from unigemm import cache
+    from unigemm.runtime import rounding
+
+    kept = cache.Cache(tmp_path, [])
+    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    monkeypatch.setattr(rounding, "_loaded", {})
+    monkeypatch.setenv("UNIGEMM_COMPILE", "never")
+    with (
+        emulator.device("sm_90a"),
+        pytest.raises(unigemm.BackendUnavailable, match="UNIGEMM_COMPILE is never"),
+    ):
+        unigemm.quantize(np.ones((3, 140), np.float32), "int8", block=(128, 128))

@@ -11,6 +11,7 @@ from ..arrays.operands import HOST, Device, alignment_of
 from ..errors import BackendUnavailable, UnsupportedProblem
 from ..forks import Lock
 from ..log import LOG, watch
+from ..planning.registry import compiler_missing_of
 from ..planning.select import target_of
 from ..problem.canonical import Layout
 from ..problem.quantization import Sharing, quantized
@@ -158,7 +159,7 @@ def _kernel(quantizer: Any, kind: Any, device: Device) -> Callable[..., None]:
     place = (key.backend, key.digest, device.index)
 
     def compiled() -> Artifact:
-        reason = quantizer.compiler_missing()
+        reason = compiler_missing_of(quantizer)
         if reason is not None:
             raise BackendUnavailable(
                 f"kernel {key.digest[:16]} of {key.backend} is in no bundle and not in the cache, "
