@@ -279,7 +279,7 @@ def test_every_device_has_a_short_name_of_its_own(tmp_path):
     assert {each["name"]: each["device"] for each in listed} == dict(
         zip(SHORT_NAMES, DEVICES, strict=True)
     )
-    rows = run("targets", cache=tmp_path).stdout.splitlines()
+    rows = run("targets", cache=tmp_path, COLUMNS="200").stdout.splitlines()
     assert [row.split()[-1] for row in rows if row.startswith(("h100 ", "b200 "))] == [
         "predicted",
         "assumed",

@@ -117,7 +117,6 @@ def test_a_product_of_nothing_is_zeros_whatever_its_scales():
         ("int8", {"scale_b": np.ones((2, 1, N), "f4")}, unigemm.ShapeMismatch, "^scale_b has"),
         ("int8", {"scale_a": np.ones((M, 1))}, unigemm.UnsupportedDtype, "one for each line"),
         ("int8", {"scale_a": (np.ones((M, 1), "f4"), 2.0)}, unigemm.UnsupportedProblem, "pair"),
-        ("int8", {"scale_a": 2.0, "dtype": "float64"}, unigemm.UnsupportedDtype, "do not give"),
         ("bfloat16", {"scale_a": np.ones((M, 1), "f4")}, unigemm.UnsupportedProblem, "and int8"),
         ("float32", {"scale_a": 2.0}, unigemm.UnsupportedProblem, "for float8 and int8 inputs"),
     ],

@@ -17,6 +17,7 @@ needed("jax")
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(x for kind in ("torch", "jax") for x in (ROOT / "examples").glob(f"{kind}_*.py"))
 PAGES = ["pytorch", "jax", "many-gpus"]
+ALSO = ["guide/precision"]  # its code needs neither, and is run by test_docs
 pytestmark = [
     pytest.mark.skipif(not EXAMPLES, reason="installed without its examples"),
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
@@ -49,6 +50,6 @@ def test_the_start_page_prints_what_it_shows(library, capsys):
 
 
 def test_every_example_is_named_by_a_page():
-    text = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)
+    text = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES + ALSO)
     assert [path.name for path in EXAMPLES if f"examples/{path.name}" not in text] == []
-    assert len(EXAMPLES) == 9
+    assert len(EXAMPLES) == 11

@@ -424,7 +424,7 @@ def _exact_flaw(epilogue: Epilogue, exact: bool) -> str | None:
     if not exact:
         return None
     for step in epilogue.steps:
-        if step.op not in (*_SOURCES, *OF_EXACT):
+        if step.op not in _SOURCES | OF_EXACT:
             return f"{step.op} is no operation on integers"
         if step.op == "constant" and not float.fromhex(step.value).is_integer():
             return "a constant beside integers is whole"

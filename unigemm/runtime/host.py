@@ -15,7 +15,7 @@ from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import numpy_dtype
 from .numpy_matmul import HostProduct, is_for_kernels, numpy_product, refuse_casts
 from .options import Options, stated
-from .torch_matmul import by_torch
+from .torch_matmul import by_torch, may_be_torchs
 
 __all__ = ["Described", "host_gemm", "host_product", "launch_apart"]
 
@@ -61,7 +61,7 @@ def host_product(
     if is_for_kernels(a, b, out, options.dtype):
         if options.casting is not None:
             _refuse_casts(a, b, out, options)
-        if not torch:
+        if not torch or not may_be_torchs(a, b):
             return None
         found = numpy_product(a, b, out, options.dtype, options.casting, promotes=promotes)
         found = None if found is None else by_torch(found)

@@ -19,7 +19,7 @@ from .numpy_matmul import HostProduct
 if TYPE_CHECKING:
     from ..planning.backend import Launcher
 
-__all__ = ["INSIDE", "TorchProduct", "by_torch"]
+__all__ = ["INSIDE", "TorchProduct", "by_torch", "may_be_torchs"]
 
 #: The least multiply-adds of which its call takes less time.
 _LEAST = {"bfloat16": 1 << 17, "int8": 1 << 17} | dict.fromkeys(
@@ -69,19 +69,23 @@ class TorchProduct(HostProduct):
         return launch
 
 
+def may_be_torchs(a: HostArray, b: HostArray) -> bool:
+    """Whether PyTorch may be the faster for such operands, whatever their sizes."""
+    return a.dtype == b.dtype and a.dtype.name in _LEAST
+
+
 def by_torch(product: HostProduct) -> HostProduct:
     """Return a product of PyTorch tensors as one that PyTorch computes, where that is faster."""
     a, b, d = product.a, product.b, product.d
     kind = a.dtype.name
-    least = _LEAST.get(kind)
-    if least is None or b.dtype != a.dtype or 0 in (*a.shape, *b.shape):
+    if not may_be_torchs(a, b) or 0 in (*a.shape, *b.shape):
         return product
     if d.dtype.name != ("int32" if kind == "int8" else kind) or not _has_instructions(kind):
         return product
     if kind == "int8" and (len(a.shape), len(b.shape)) != (2, 2):
         return product
     work = prod(product.shape) * a.shape[-1]
-    if work < least:
+    if work < _LEAST[kind]:
         return product
     loop = a.dtype, b.dtype, d.dtype
     return TorchProduct(a, b, product.out, product.shape, product.dtype, loop)

@@ -11,6 +11,7 @@ import torch
 
 from ..arrays.libraries import library_of
 from ..errors import UnsupportedProblem
+from ..runtime.bound import Bound
 from ..version import __version__
 
 __all__ = ["check_ranks", "compare"]
@@ -78,7 +79,7 @@ def _planned() -> dict[str, tuple[str, str, str]]:
     """
     found = {}
     for bound in tuple(library_of(torch.empty(0), "a").table.values()):
-        plan = bound.plan
+        plan = bound.plan if isinstance(bound, Bound) else None  # what `quantize` keeps has none
         if plan is None:
             continue
         asked = bound.options.backend, bound.options.plan is None
