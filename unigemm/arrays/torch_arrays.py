@@ -150,7 +150,7 @@ def _comparing(
             if trained and grad_enabled():
                 return None
             found = []
-            for x, (size, rest) in zip(given, kept):  # noqa: B905  # they are as many
+            for x, (size, rest) in zip(given, kept):  # noqa: B905  # one for each tensor
                 at = data_ptr(x)
                 storage = storage_of(x)
                 # Differences first: small numbers are added sooner than addresses.

@@ -216,7 +216,7 @@ def check_held(
 
 
 def comparison(tensors: Sequence[Any]) -> Callable[..., bool] | None:
-    """Return what compares as many tensors with these; None in versions of PyTorch without.
+    """Return what compares other tensors with these, one by one; None where PyTorch has no guards.
 
     The guards of `torch.compile` compare all tensors of a call at once, in a tenth of the time that
     Python takes: types, dispatch keys, dtypes, devices, extents, strides, and whether they require

@@ -55,7 +55,7 @@ def refuse_self_overlap(d: Layout) -> None:
     Raises
     ------
     OverlapError
-        It is such.
+        Two of its elements do.
     """
     if overlaps_itself(list(zip(d.strides, d.shape, strict=True))):
         raise OverlapError(

@@ -148,7 +148,7 @@ def scales_of_blocks(amax: np.ndarray, dtype: DType) -> tuple[np.ndarray, np.nda
 
 
 def _most(x: np.ndarray, axis: int, count: int) -> np.ndarray:
-    """Return the largest of each so many neighbours along an axis; 0 of none."""
+    """Return the largest of each `count` neighbours along an axis; 0 where there are none."""
     import numpy as np
 
     extent = x.shape[axis]

@@ -181,7 +181,7 @@ def refuse_result(dtype: DType) -> None:
     Raises
     ------
     UnsupportedDtype
-        It is such a one.
+        No kernel does.
     """
     if dtype not in CONVERTED:
         raise UnsupportedDtype(

@@ -121,7 +121,7 @@ def fused_shape(
 
 
 def refuse_more_results(more: int) -> None:
-    """Refuse an epilogue that returns so many results beside the one that is quantised.
+    """Refuse an epilogue that returns `more` results beside the one that is quantised.
 
     Raises
     ------

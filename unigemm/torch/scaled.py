@@ -281,7 +281,7 @@ def _check(
     Raises
     ------
     UnsupportedProblem, UnsupportedDtype
-        They are such.
+        One of these has none.
     """
     if mat_a.dtype not in FLOAT8 or mat_b.dtype not in FLOAT8:
         raise UnsupportedDtype(

@@ -136,7 +136,7 @@ def bounds_of(
         Numbers, or arrays of one float32, that the sums are multiplied by; or those of blocks of K
         of both operands.
     share
-        How many products are checked together: of each so many times fewer rows.
+        How many products are checked together: each has 1 / `share` of the rows checked.
     """
     import numpy as np
 
