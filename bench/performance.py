@@ -5,8 +5,9 @@ and looks the pick up among the launches: what nobody has measured is left out a
 whose name has "heldout" in it hold what nothing was fitted to, and stand apart; where it has
 "families" too, they hold one launch for each problem, the pick of then, and come first.
 ``data/host*.json`` of `bench.host_times`,
-``data/grouped*.json`` of `bench.grouped`, and ``data/quoted.json``, which holds what the notes tell
-without their launches, make the rest.
+``data/grouped*.json`` of `bench.grouped`, ``data/scales*.json`` and ``data/quantized*.json`` of the
+benchmarks of those names, and ``data/quoted.json``, which holds what the notes tell without their
+launches, make the rest.
 ``data/origins.json`` says at which commits the files were measured. Needs no GPU, but matplotlib,
 and about a minute.
 """
@@ -35,6 +36,8 @@ from unigemm.tuning import sweep
 from unigemm.tuning.measure import Workload
 from unigemm.tuning.plot import require_matplotlib
 
+#: What names of files begin with, by the facts that they hold.
+_FILES = {"hosts": "host", "grouped": "grouped", "scales": "scales", "quantized": "quantized"}
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
@@ -209,8 +212,10 @@ def main() -> None:
         _read(args.data / "quoted.json"),
         _read(args.data / "origins.json"),
         commit(),
-        hosts={path.name: _read(path) for path in sorted(args.data.glob("host*.json"))},
-        grouped={path.name: _read(path) for path in sorted(args.data.glob("grouped*.json"))},
+        **{
+            field: {path.name: _read(path) for path in sorted(args.data.glob(f"{name}*.json"))}
+            for field, name in _FILES.items()
+        },
         fresh=[fresh(path) for path in files(True, args.data) if "families" in path.name],
     )
     args.out.write_text(page(replace(facts, pictures=drawn(facts, args.out))))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.model_sizes import FAMILIES
 from bench.report import geometric_mean
+from bench.scales_page import QUANTIZED, SCALES, quantized_parts, scales_parts
 
 if TYPE_CHECKING:
     from bench.performance import Counted, Fresh, Measured
@@ -41,8 +42,9 @@ class Facts:
         For a file: at which commits it was measured, and the note that tells of it.
     commit
         That changed the planner last.
-    hosts, grouped
-        What `bench.run` and `bench.grouped` have written, by the file's name.
+    hosts, grouped, scales, quantized
+        What `bench.run`, `bench.grouped`, `bench.scales` and `bench.quantized` have written, by the
+        file's name.
     pictures
         The pictures that were drawn, by what they show.
     fresh
@@ -57,6 +59,8 @@ class Facts:
     commit: str
     hosts: Mapping[str, Any] = field(default_factory=dict)
     grouped: Mapping[str, Any] = field(default_factory=dict)
+    scales: Mapping[str, Any] = field(default_factory=dict)
+    quantized: Mapping[str, Any] = field(default_factory=dict)
     pictures: Mapping[tuple[str, ...], str] = field(default_factory=dict)
     fresh: Sequence[Fresh] = ()
 
@@ -82,6 +86,8 @@ def page(facts: Facts) -> str:
         _fitted(facts),
         _worst(facts),
         *_grouped(facts),
+        *_of_files(facts, SCALES, facts.scales, scales_parts),
+        *_of_files(facts, QUANTIZED, facts.quantized, quantized_parts),
         _roofline(facts),
         _host(facts),
         _sources(facts),
@@ -307,8 +313,7 @@ def _grouped(facts: Facts) -> list[str]:
         return []
     parts = [_GROUPED]
     for name, found in facts.grouped.items():
-        commits = facts.origins.get(name, {}).get("commits", "not noted")
-        parts.append(f"### {short(found['device'])}, PyTorch {found['torch']}, {commits}")
+        parts.append(_heading(facts, name, found))
         lines = [
             "| groups | divided | rows in all | N x K | unigemm, us | PyTorch | dense | copy |",
             "|---|---|---|---|---|---|---|---|",
@@ -330,6 +335,27 @@ def _grouped(facts: Facts) -> list[str]:
         ]
         parts.append(f"From `bench/data/{name}`, by `python -m bench.grouped`.")
     return ["\n\n".join(parts)]
+
+
+def _heading(facts: Facts, name: str, found: Mapping[str, Any]) -> str:
+    """Return a heading with the card on which a file was measured, and the commit."""
+    commits = facts.origins.get(name, {}).get("commits", "not noted")
+    return f"### {short(found['device'])}, PyTorch {found['torch']}, {commits}"
+
+
+def _of_files(
+    facts: Facts,
+    introduction: str,
+    files: Mapping[str, Any],
+    parts_of: Callable[[Mapping[str, Any], str, str], list[str]],
+) -> list[str]:
+    """Return a section of files that have a heading each; nothing where there are none."""
+    parts = [
+        part
+        for name, found in files.items()
+        for part in parts_of(found, _heading(facts, name, found), name)
+    ]
+    return ["\n\n".join([introduction, *parts])] if parts else []
 
 
 def _of_case(case: str, records: Sequence[Mapping[str, Any]]) -> str:

@@ -1,34 +1,46 @@
 """Quantised results beside those of bfloat16, and `unigemm.quantize` beside what it moves.
 
-    python -m bench.quantized > quantized.csv
+    python -m bench.quantized --out bench/data/quantized_h100.json
 
-A row is one product, or one array: the times of the picks in microseconds, and their ratio.
+Of each product it prints how long one with each kind of result takes, and that over the first
+kind's; of each array how long rounding it takes, and the rate at which it is read and written. Of
+the file that ``--out`` names `bench.performance` makes a part of its page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import argparse
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import unigemm
+from bench.command import command, require_device, require_torch
 from unigemm.runtime.compile_many import compile_many
 from unigemm.tuning.measure import best_device, measure, rotation
 
+Shape = tuple[int, int, int]
+Record = dict[str, Any]
+
 #: M, N and K of large layers, and of few rows.
-SIZES = (
+SIZES: tuple[Shape, ...] = (
     (4096, 4096, 4096), (4096, 7168, 2048), (4096, 24576, 1536), (8192, 2048, 7168),
     (1024, 4096, 4096), (128, 7168, 2048),
 )  # fmt: skip
 KINDS = ("float8_e4m3fn", "bfloat16", "int8")
-_RELU = {"activation": "relu"}
 #: What results are compared, the first with the others.
 RESULTS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
-    "bfloat16 relu": {"dtype": "bfloat16", **_RELU},
     "1x128": {"quantize_out": (1, 128)},
-    "1x128 relu": {"quantize_out": (1, 128), **_RELU},
     "row": {"quantize_out": "row"},
 }
+#: Arrays that are rounded, and what shares a scale in each way.
+ARRAYS = ((4096, 7168), (16384, 4096), (128, 7168))
+SOURCES = ("bfloat16", "float32")
+BLOCKS: dict[str, Any] = {"1x128": (1, 128), "128x128": (128, 128), "row": "row", "tensor": None}
+_MOST_SETS = 24
 
 
 def options_of(kind: str) -> dict[str, dict[str, Any]]:
@@ -48,63 +60,99 @@ def compile_all() -> None:
         pass
 
 
-def product_rows(device: Any, kind: str, sizes: tuple[int, int, int]) -> None:
-    """Print the times of one product with each kind of result."""
+def product_records(
+    kind: str, sizes: Shape, ms: float = 30.0, place: str = "cuda", backend: str = "auto"
+) -> list[Record]:
+    """Return a record of one product with each kind of result, as it is timed."""
     import torch
 
     m, n, k = sizes
-    count = rotation(
-        (m * k + k * n) * (2 if kind == "bfloat16" else 1) + 3 * m * n, device.l2_bytes
-    )
+    device = best_device()
+    operands = (m * k + k * n) * (2 if kind == "bfloat16" else 1)
     calls: dict[str, list[Callable[[], object]]] = {}
-    for _ in range(min(count, 12)):
-        a = (torch.randn(m, k, device="cuda") * 2).to(getattr(torch, kind))
-        b = (torch.randn(n, k, device="cuda") * 2).to(getattr(torch, kind)).T
+    for _ in range(min(rotation(operands + 3 * m * n, device.l2_bytes), _MOST_SETS)):
+        a, b = (
+            (torch.randn(rows, k, device=place) * 2).to(getattr(torch, kind)) for rows in (m, n)
+        )
         for name, given in options_of(kind).items():
-            out = unigemm.matmul(a, b, **given)
+            out = unigemm.matmul(a, b.T, **given, backend=backend)
 
-            def call(a: Any = a, b: Any = b, out: Any = out, given: Any = given) -> object:
-                return unigemm.matmul(a, b, out, **given)
-
+            call = partial(unigemm.matmul, a, b.T, out, **given, backend=backend)
             calls.setdefault(name, []).append(call)
-    times = measure(calls, device)
-    plain = times["bfloat16"]
-    for name, timing in times.items():
-        ratio = timing.times_slower(plain)
-        print(f"{kind},{m}x{n}x{k},{name},{timing.us:.2f},{ratio:.3f}", flush=True)
+    times = measure(calls, device, budget_ms=ms)
+    return [
+        {"kind": kind, "shape": sizes, "result": name, "us": timing.us}
+        for name, timing in times.items()
+    ]
 
 
-def array_rows(device: Any, shape: tuple[int, int], source: str) -> None:
-    """Print the times of rounding one array, and the rate at which it is read and written."""
+def array_records(
+    shape: tuple[int, int], source: str, ms: float = 30.0, place: str = "cuda"
+) -> list[Record]:
+    """Return a record of one array rounded in each way, and of its copy."""
     import torch
 
-    size = 2 if source == "bfloat16" else 4
-    count = min(rotation(shape[0] * shape[1] * (size + 1), device.l2_bytes), 24)
-    arrays = [torch.randn(shape, device="cuda").to(getattr(torch, source)) for _ in range(count)]
-    calls: dict[str, Sequence[Callable[[], object]]] = {}
-    for block in ((1, 128), (128, 128), "row", None):
-        calls[str(block)] = [
-            lambda x=x, block=block: unigemm.quantize(x, "float8_e4m3fn", block=block)
-            for x in arrays
-        ]
+    size = getattr(torch, source).itemsize
+    device = best_device()
+    count = min(rotation(shape[0] * shape[1] * (size + 1), device.l2_bytes), _MOST_SETS)
+    arrays = [torch.randn(shape, device=place).to(getattr(torch, source)) for _ in range(count)]
+    calls: dict[str, list[Callable[[], object]]] = {
+        name: [partial(unigemm.quantize, x, "e4m3", block=block) for x in arrays]
+        for name, block in BLOCKS.items()
+    }
     calls["copy"] = [x.clone for x in arrays]
-    for name, timing in measure(calls, device).items():
-        moved = 2 * size if name == "copy" else size + 1
-        rate = shape[0] * shape[1] * moved / timing.us / 1e3
-        print(f"quantize {source},{shape[0]}x{shape[1]},{name},{timing.us:.2f},{rate:.0f} GB/s")
+    found = []
+    for name, timing in measure(calls, device, budget_ms=ms).items():
+        moved = shape[0] * shape[1] * (2 * size if name == "copy" else size + 1)
+        found.append(
+            {"source": source, "shape": shape, "scales": name, "us": timing.us,
+             "gbs": moved / timing.us / 1e3}
+        )  # fmt: skip
+    return found
+
+
+def lines(records: list[Record]) -> str:
+    """Return a line for each record of a product, or of an array."""
+    first = records[0]
+    size = "x".join(map(str, first["shape"]))
+    if "source" in first:
+        return "\n".join(
+            f"quantize {x['source']} {size:15} {x['scales']:8} {x['us']:8.2f} us "
+            f"{x['gbs']:6.0f} GB/s"
+            for x in records
+        )
+    return "\n".join(
+        f"{x['kind']:13} {size:15} {x['result']:8} {x['us']:8.2f} us {x['us'] / first['us']:6.3f}"
+        for x in records
+    )
 
 
 def main() -> None:
-    """Measure all."""
-    device = best_device()
+    """Measure all, print it and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ms", type=float, default=30.0, help="device time of each way")
+    parser.add_argument("--out", type=Path, default=Path("quantized.json"))
+    args = parser.parse_args()
+    require_device()
+    require_torch()
+    import torch
+
     compile_all()
+    records: list[Record] = []
+    result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+
+    def keep(found: list[Record]) -> None:
+        print(lines(found), flush=True)
+        records.extend(found)
+        args.out.write_text(json.dumps({**result, "records": records}, indent=1))
+
     for kind in KINDS:
         for sizes in SIZES:
-            product_rows(device, kind, sizes)
-    for source in ("bfloat16", "float32"):
-        for shape in ((4096, 7168), (16384, 4096), (128, 7168)):
-            array_rows(device, shape, source)
+            keep(product_records(kind, sizes, args.ms))
+    for source in SOURCES:
+        for shape in ARRAYS:
+            keep(array_records(shape, source, args.ms))
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

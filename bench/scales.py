@@ -3,7 +3,8 @@
 Of each shape it prints how long one product takes with a scale for each operand, for each row and
 column, and for blocks of 1x128 and 128x128, by unigemm and by `torch._scaled_mm`; and how long an
 int8 one takes as it is, and with scales of rows and columns. Operands are as layers have them: A
-row by row, B column by column, the result bfloat16 (of int8 alone int32).
+row by row, B column by column, the result bfloat16 (of int8 alone int32). What ``--out`` names
+belongs into ``bench/data`` as ``scales*.json``, where `bench.performance` finds it.
 """
 
 from __future__ import annotations
@@ -168,19 +169,22 @@ def main() -> None:
     args = parser.parse_args()
     require_device()
     require_torch()
+    import torch
+
     shapes: Sequence[Any] = [tuple(map(int, x.split("x"))) for x in args.shape or []] or SHAPES
     records: list[dict[str, Any]] = []
+    result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     kinds = args.kind.split(",")
-    compile_many(
-        [p for kind in kinds for x in shapes for p in planned(kind, x, args.backend).values()]
-    )
+    plans = [p for kind in kinds for x in shapes for p in planned(kind, x, args.backend).values()]
+    for _ in compile_many(plans):
+        pass
     for kind in kinds:
         for shape in shapes:
             print(f"\n{kind} {shape}:      us   over    torch  ratio")
             found = measured(kind, shape, args.backend, args.ms)
             print(table(found), flush=True)
             records += found
-            args.out.write_text(json.dumps(records, indent=1))
+            args.out.write_text(json.dumps({**result, "records": records}, indent=1))
 
 
 if __name__ == "__main__":

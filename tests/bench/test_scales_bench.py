@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
 
 import bench.scales as bench
+from bench.performance_page import Facts, page
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -48,3 +50,30 @@ def test_each_way_has_a_line(monkeypatch, kind):
     assert all("20.0  1.000" in line for line in lines)
     beside = {r["scales"] for r in records if r["by"] == "torch"}
     assert {line[:10].strip() for line in lines if "1.500" in line} == {x[:10] for x in beside}
+
+
+def test_the_page_has_what_was_measured_and_the_card(monkeypatch, tmp_path):
+    def measured(kind, shape, backend, ms):
+        ways = {"tensor": 10.0, "rows": 11.0} if kind != "int8" else {"none": 4.0, "rows": 5.0}
+        one = {"kind": kind, "shape": shape, "by": "unigemm", "plan": ""}
+        ours = [{**one, "scales": name, "us": us} for name, us in ways.items()]
+        theirs = [{**x, "by": "torch", "us": 22.0} for x in ours[1:]]
+        return ours + (theirs if kind != "int8" else [])
+
+    monkeypatch.setattr(bench, "measured", measured)
+    monkeypatch.setattr(bench, "planned", lambda kind, shape, backend: {"rows": f"plan of {kind}"})
+    compiled = []
+    monkeypatch.setattr(bench, "compile_many", lambda plans: map(compiled.append, plans))
+    monkeypatch.setattr(bench, "require_device", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100")
+    path = tmp_path / "scales.json"
+    monkeypatch.setattr("sys.argv", ["bench", "--shape", "16x8x256", "--out", str(path)])
+    bench.main()
+    assert compiled == [f"plan of {kind}" for kind in bench.KINDS]  # side by side, before
+    found = json.loads(path.read_text())
+    assert "## Scales" not in page(Facts([], [], {}, {}, {}, "abc1234"))
+    text = page(Facts([], [], {}, {}, {}, "abc1234", scales={"scales1.json": found}))
+    assert f"### H100, PyTorch {torch.__version__}, not noted" in text
+    assert "| 16x8x256 | 10.0 | 11.0 (1.10), PyTorch 2.00 |" in text
+    assert "| int8 | none | rows |" in text
+    assert "| 16x8x256 | 4.0 | 5.0 (1.25) |" in text
