@@ -22,7 +22,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
 
 from bench.ladder_options import BYTES, OPTIONS, SIDE, pitch_of, smem_bytes, stripped
-from unigemm.backends.cute.device import GMEM, Divisor, select
+from unigemm.backends.cute.kernels.device import GMEM, Divisor, select
 from unigemm.backends.cute_simt.geometry import Geometry
 from unigemm.backends.cute_simt.geometry_operands import BANK_VECTOR
 from unigemm.backends.cute_simt.kernels import host as simt

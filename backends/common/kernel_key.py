@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict
-from functools import cache
-from importlib import import_module
 from math import ceil
 from typing import Any
 
-from unigemm.errors import BackendUnavailable
 from unigemm.planning.config import Config
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.epilogue import Epilogue
@@ -18,14 +15,11 @@ from unigemm.problem.problem import BlockScales, Extents, Problem
 from unigemm.problem.scales import PER_TENSOR, Scales
 
 __all__ = [
-    "COMMON_CODE_FILES",
     "INT32_MAX",
     "oriented_beside",
     "oriented_scales",
     "oriented_strides",
     "out_of_bounds",
-    "package_sources",
-    "sources_missing",
     "specialisation",
     "too_many",
     "unsupported_blocks",
@@ -50,41 +44,7 @@ _BOUNDS = {
 }
 _MOST_SUMS = 256 << 20  # bytes of the partial sums of a split K, as candidates are listed
 
-#: The files beside this one that kernels import.
-COMMON_CODE_FILES = ("epilogue.py", "factors.py", "groups.py", "lowering.py", "workspace.py")
-
 Steps = tuple[int, int, int, int]
-
-
-@cache
-def sources_missing(package: str) -> str | None:
-    """Say that the sources are not there by which a package's kernels are named; else None."""
-    if (import_module(package).__file__ or "").endswith(".py"):
-        return None
-    return (
-        f"{package} is here without its Python sources (compiled files alone), and kernels are "
-        "compiled from them and named by them; install unigemm with its .py files"
-    )
-
-
-def package_sources(package: str) -> dict[str, bytes]:
-    """Return the sources of a package's modules, by file name; it may lie in an archive.
-
-    Raises
-    ------
-    BackendUnavailable
-        They are not there.
-    """
-    from importlib.resources import files
-
-    missing = sources_missing(package)
-    if missing is not None:
-        raise BackendUnavailable(missing)
-    return {
-        each.name: each.read_bytes()
-        for each in files(package).iterdir()
-        if each.name.endswith(".py")
-    }
 
 
 def unsupported_sizes(extents: Extents) -> str | None:

@@ -108,7 +108,7 @@ def packed_row_bytes(line_bytes: int) -> int:
 
 
 def panel_bytes(lines: int, line_bytes: int, batch: int) -> int:
-    """Return the most bytes that an operand repacked in panels takes; see `cute/repack.py`."""
+    """Return the most bytes of an operand repacked in panels; see `cute/kernels/repack.py`."""
     return aligned(batch * ceil(line_bytes / ROW_BYTES) * panel_rows(lines) * ROW_BYTES)
 
 

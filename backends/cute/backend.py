@@ -21,15 +21,13 @@ from unigemm.planning.target import Target, is_usual_memory
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.problem import Extents, Problem
 
+from ..common.code_sources import code_sources, sources_missing
 from ..common.compile_elsewhere import compile_elsewhere
 from ..common.kernel_key import (
-    COMMON_CODE_FILES,
     oriented_beside,
     oriented_scales,
     oriented_strides,
     out_of_bounds,
-    package_sources,
-    sources_missing,
     specialisation,
     too_many,
     unsupported_sizes,
@@ -266,24 +264,8 @@ class CuteBackend(Backend):
         return launch_swapped if gemm.swapped != config.swap_ab else launch
 
 
-#: The host files of a backend that its kernels import, beside the folder `kernels/`.
-CODE_FILES = (
-    *("geometry.py", "geometry_gemv.py", "geometry_operands.py", "geometry_resources.py"),
-    *("schedules.py", "work_split.py"),
-)
-
-
 @cache
 def _digest(name: str) -> str:
     """Return the digest of what decides the code: device code, and the arithmetic behind it."""
-    own = package_sources(f"unigemm.backends.{name}")
-    kernels = package_sources(f"unigemm.backends.{name}.kernels")
-    shared = package_sources("unigemm.backends.cute")
-    common = package_sources("unigemm.backends.common")
-    return source_digest(
-        *(own[file] for file in CODE_FILES if file in own),
-        *(kernels[file] for file in sorted(kernels)),
-        *(shared[file] for file in sorted(shared.keys() - {"backend.py", "loading.py"})),
-        host_code.runtime_source(),
-        *(common[file] for file in COMMON_CODE_FILES),
-    )
+    sources = code_sources(f"{name}.kernels.host", "cute.toolchain")
+    return source_digest(*sources.values(), host_code.runtime_source())

@@ -13,15 +13,13 @@ from unigemm.errors import CompilationError
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import FLOAT8
 
-from ..common.kernel_key import package_sources, sources_missing
+from ..common.code_sources import code_sources, sources_missing
 from ..cute import toolchain
 from ..cute.loading import load_kernel
 from .kind import Kind, kind_of
 
 __all__ = ["QUANTIZER", "Quantizer"]
 
-_PACKAGE = "unigemm.backends.cute_quantize"
-_SHARED = ("device.py", "quantized.py")  # what its kernels import of `cute`
 _FLOAT8_FROM = (8, 9)  # compute capability of the instructions that convert (PTX ISA, cvt)
 
 
@@ -33,7 +31,7 @@ class Quantizer:
 
     def missing(self) -> str | None:
         """Say what kernels run with and is not installed; None when all is."""
-        return host_code.missing() or sources_missing(_PACKAGE)
+        return host_code.missing() or sources_missing("unigemm.backends.cute_quantize")
 
     def compiler_missing(self) -> str | None:
         """Say what compiling needs and is not installed; None when all is."""
@@ -89,13 +87,8 @@ class Quantizer:
 @cache
 def _digest() -> str:
     """Return the digest of what decides the code."""
-    own, shared = package_sources(f"{_PACKAGE}.kernels"), package_sources("unigemm.backends.cute")
-    return source_digest(
-        package_sources(_PACKAGE)["kind.py"],
-        *(own[name] for name in sorted(own)),
-        *(shared[name] for name in _SHARED),
-        host_code.runtime_source(),
-    )
+    sources = code_sources("cute_quantize.kernels.quantize", "cute.toolchain")
+    return source_digest(*sources.values(), host_code.runtime_source())
 
 
 QUANTIZER = Quantizer()

@@ -18,12 +18,10 @@ from unigemm.planning.target import Target
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.problem import Extents, Problem
 
+from ..common.code_sources import code_sources, sources_missing
 from ..common.compile_elsewhere import compile_elsewhere
 from ..common.kernel_key import (
-    COMMON_CODE_FILES,
     out_of_bounds,
-    package_sources,
-    sources_missing,
     specialisation,
     too_many,
     unsupported_sizes,
@@ -181,21 +179,10 @@ class CutileBackend(Backend):
         )
 
 
-#: The host files that kernels import, or that make code of them.
-CODE_FILES = ("geometry.py", "settings.py", "tiles.py", "toolchain.py")
-
-
 @cache
 def _digest() -> str:
     """Return the digest of what decides the code: device code, and what makes code of it."""
-    own = package_sources("unigemm.backends.cutile")
-    kernels = package_sources("unigemm.backends.cutile.kernels")
-    common = package_sources("unigemm.backends.common")
-    return source_digest(
-        *(own[file] for file in CODE_FILES),
-        *(kernels[file] for file in sorted(kernels)),
-        *(common[file] for file in COMMON_CODE_FILES),
-    )
+    return source_digest(*code_sources("cutile.kernels.host", "cutile.toolchain").values())
 
 
 BACKEND = CutileBackend()

@@ -17,10 +17,10 @@ from ..common.launches import Launches, columns_of
 from ..common.ranking import CostModel, Offer
 from ..common.workspace import workspace_bytes
 from .cost import usage
-from .geometry import config_of, copied_bytes, k_major
+from .geometry import copied_bytes, k_major
 from .launch_arguments import slots_of
 from .legality import unsupported_copies, unsupported_reason, varies
-from .tiles import NARROW, SCHEDULES, shapes, transposed_tf32
+from .tiles import NARROW, SCHEDULES, config_of, shapes, transposed_tf32
 
 __all__ = ["MODEL", "offered", "scratch_bytes"]
 

@@ -15,8 +15,8 @@ from ..common.cost_model import Usage
 from ..common.epilogue import epilogue_us
 from ..common.launches import Launches
 from ..common.workspace import packed_bytes, workspace_bytes
-from .geometry import ANY_MAJOR
-from .tiles import ALIGNMENT, SCHEDULES
+from .geometry import ALIGNMENT, ANY_MAJOR
+from .tiles import SCHEDULES
 
 __all__ = ["usage"]
 

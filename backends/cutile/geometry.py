@@ -13,17 +13,17 @@ from unigemm.problem.epilogue import Epilogue
 from unigemm.problem.problem import Extents, MatrixType, Problem
 
 from ..common.workspace import packed_bytes
-from .tiles import ALIGNMENT, Shape
 
 __all__ = [
+    "ALIGNMENT",
     "ANY_MAJOR",
+    "DEFAULT_WARPS",
     "PIECE_ROWS",
     "REDUCE_TILE",
     "TRANSPOSE_TILE",
     "Features",
     "Part",
     "columns_of",
-    "config_of",
     "copied_bytes",
     "effective_problem",
     "features",
@@ -33,9 +33,12 @@ __all__ = [
     "kernel_problem",
     "parts_of",
     "physical_lines",
+    "spans_of",
     "stored_directly",
 ]
 
+ALIGNMENT = 16  # bytes: base addresses and strides of TMA (PTX ISA, tensor maps), and cp.async
+DEFAULT_WARPS = 4  # worker warps where the compiler is not told (cuda.tile.kernel)
 REDUCE_TILE = (4, 256)  # lines and elements of them that a block of the reduction adds up
 # Lines of a copy and elements of them that a block of `transpose` writes: a warp moves two
 # lines of the L2 at a time on both sides, and five blocks an SM have 80 kB in flight.
@@ -165,20 +168,13 @@ def copied_bytes(problem: Problem, extents: Extents, config: Config) -> int:
     )
 
 
-def config_of(
-    shape: Shape, problem: Problem, schedule: str, swap_ab: bool, repacked: bool = False
-) -> Config:
-    """Return the configuration of a shape, K whole and tiles in no particular order."""
-    return Config(
-        tile=(shape.m, shape.n, shape.k_tile_bytes // problem.a.dtype.itemsize),
-        stages=shape.latency,
-        cluster=(shape.ctas, 1),
-        warps=(shape.warps, 1),
-        occupancy=shape.occupancy,
-        swap_ab=swap_ab,
-        repacked=repacked,
-        schedule=schedule,
-    )
+@lru_cache(maxsize=64)
+def spans_of(length: int) -> tuple[int, ...]:
+    """Return the powers of two that make up a side of a tile, the largest first.
+
+    cuTile has no other tiles: 224 columns are 128, 64 and 32.
+    """
+    return tuple(1 << bit for bit in reversed(range(length.bit_length())) if length >> bit & 1)
 
 
 def stored_directly(problem: Problem, config: Config) -> bool:

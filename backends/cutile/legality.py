@@ -11,8 +11,8 @@ from unigemm.problem.problem import Extents, Problem
 from ..common.epilogue import in_place, unsupported_epilogue
 from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from ..common.workspace import parts_filled
-from .geometry import ANY_MAJOR, config_of, effective_problem, features
-from .tiles import ALIGNMENT, SCHEDULES, shapes, spans_of
+from .geometry import ALIGNMENT, ANY_MAJOR, effective_problem, features, spans_of
+from .tiles import SCHEDULES, config_of, shapes
 
 __all__ = [
     "CAPABILITIES",

@@ -20,27 +20,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import FLOAT8, DType
 from unigemm.problem.problem import Problem
 
 from ..common.epilogue import in_place
+from .geometry import ALIGNMENT, DEFAULT_WARPS, spans_of
 
 __all__ = [
-    "ALIGNMENT",
-    "DEFAULT_WARPS",
     "NARROW",
     "SCHEDULES",
     "Shape",
+    "config_of",
     "shapes",
-    "spans_of",
     "table_of",
     "transposed_tf32",
 ]
 
-ALIGNMENT = 16  # bytes: base addresses and strides of TMA (PTX ISA, tensor maps), and cp.async
 SCHEDULES = ("plain", "persistent", "tail")
-DEFAULT_WARPS = 4  # worker warps where the compiler is not told (cuda.tile.kernel)
 NARROW = 32  # columns of the widest tile for few rows or columns
 
 
@@ -216,15 +214,6 @@ _GEFORCE = (*_GEFORCE_WIDE, *_FEW)
 _UNALIGNED = 128 * 128  # elements of the largest tile of a D whose lines are no whole vectors
 
 
-@lru_cache(maxsize=64)
-def spans_of(length: int) -> tuple[int, ...]:
-    """Return the powers of two that make up a side of a tile, the largest first.
-
-    cuTile has no other tiles: 224 columns are 128, 64 and 32.
-    """
-    return tuple(1 << bit for bit in reversed(range(length.bit_length())) if length >> bit & 1)
-
-
 def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     """Return the tiles for a problem that cutile takes, as the kernel sees it."""
     aligned = problem.d.alignment == ALIGNMENT
@@ -241,6 +230,22 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
         return found
     single = [x for x in found if len(spans_of(x.m)) == len(spans_of(x.n)) == 1]
     return tuple(replace(x, tail=False) for x in single)  # no element is stored twice
+
+
+def config_of(
+    shape: Shape, problem: Problem, schedule: str, swap_ab: bool, repacked: bool = False
+) -> Config:
+    """Return the configuration of a shape, K whole and tiles in no particular order."""
+    return Config(
+        tile=(shape.m, shape.n, shape.k_tile_bytes // problem.a.dtype.itemsize),
+        stages=shape.latency,
+        cluster=(shape.ctas, 1),
+        warps=(shape.warps, 1),
+        occupancy=shape.occupancy,
+        swap_ab=swap_ab,
+        repacked=repacked,
+        schedule=schedule,
+    )
 
 
 @lru_cache(maxsize=256)

@@ -20,9 +20,8 @@ import unigemm
 from unigemm.activations import dgelu, gelu, gelu_tanh, silu
 from unigemm.backends.cutile import toolchain
 from unigemm.backends.cutile.candidates import offered
-from unigemm.backends.cutile.geometry import features, gpu_code, stored_directly
+from unigemm.backends.cutile.geometry import features, gpu_code, spans_of, stored_directly
 from unigemm.backends.cutile.launch_arguments import calls
-from unigemm.backends.cutile.tiles import spans_of
 from unigemm.cache import sass
 from unigemm.cache.sass import instruction_mix
 from unigemm.errors import CompilationError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unigemm.backends.cute.host_arguments import grouped
+from unigemm.backends.cute.kernels.host_arguments import grouped
 
 NAMES = [
     *("a", "b", "d", "workspace", "m", "n", "k", "l0", "l1"),

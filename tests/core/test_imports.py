@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import json
 import re
@@ -22,26 +23,6 @@ CORE = sorted(
     if p.parent != CORE_ROOT or p.stem != "__init__"
 )
 BACKENDS = sorted((ROOT / "backends").rglob("*.py"))
-#: Device code is Python that a kernel language reads: the folders `kernels/`, and what these share.
-SHARED_DEVICE_CODE = {
-    *(
-        "cache_hints",
-        "device",
-        "epilogue",
-        "exchange",
-        "grouped",
-        "operations",
-        "quantized",
-        "reduction",
-        "repack",
-        "repack_jobs",
-        "scaling",
-        "tf32_parts",
-        "tile_scheduler",
-        "tma_boxes",
-        "totals",
-    )
-}
 HEAVY = {"cutlass", "cuda", "torch", "cupy", "jax", "tvm_ffi", "triton"}
 
 #: The rooms, lowest floor first; a room imports only from floors below its own.
@@ -67,9 +48,8 @@ NAME = re.compile(r"unigemm(\.\w+)+(:\w+)?", re.ASCII)
 
 
 def is_device_code(path):
-    return path.parent.name == "kernels" or (
-        path.parent.name == "cute" and path.stem in SHARED_DEVICE_CODE
-    )
+    """Device code is Python that a kernel language reads."""
+    return path.parent.name == "kernels"
 
 
 def name_of(path):
@@ -101,7 +81,7 @@ def graph(paths):
     return {
         own: {
             other
-            for dots, name in imports(path, functions=True)
+            for dots, name in imports(path, functions=True, names=True)
             if (other := module_of(path, dots, name, modules)) not in (None, own)
         }
         for own, path in modules.items()
@@ -126,8 +106,11 @@ def circle_in(edges):
     return next(filter(None, map(visit, edges)), None)
 
 
-def imports(path, *, functions):
-    """Yield (dots, name) of the imports that run; those inside functions only where asked for."""
+def imports(path, *, functions, names=False):
+    """Yield (dots, name) of the imports that run; those inside functions only where asked for.
+
+    With `names` every name that is taken of a module is one, too: it may be a module of a package.
+    """
 
     def walk(nodes):
         for node in nodes:
@@ -136,7 +119,9 @@ def imports(path, *, functions):
             elif isinstance(node, ast.Import):
                 yield from ((0, alias.name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
-                if node.module:
+                if node.module and names:
+                    yield from ((node.level, f"{node.module}.{each.name}") for each in node.names)
+                elif node.module:
                     yield node.level, node.module
                 else:
                     yield from ((node.level, alias.name) for alias in node.names)
@@ -290,60 +275,96 @@ def test_backends_stand_on_the_nouns_not_on_what_calls_them(path):
             assert FLOOR[first(known)] <= FLOOR["planning"], f"{ids(path)} imports {name}"
 
 
-@pytest.mark.parametrize("name", ["cute_simt", "cute_wgmma", "cute_tcgen05", "cutile"])
-def test_the_digest_of_a_kernel_holds_every_file_that_it_imports(name):
-    from importlib import import_module
+#: What has kernels, and the module that makes and names them.
+KERNEL_MAKERS = {
+    **dict.fromkeys(("cute_simt", "cute_wgmma", "cute_tcgen05"), "cute.backend"),
+    "cutile": "cutile.backend",
+    "cute_quantize": "cute_quantize.quantizer",
+}
 
-    from unigemm.backends.common.kernel_key import COMMON_CODE_FILES
 
-    backend = import_module(f"unigemm.backends.{'cutile' if name == 'cutile' else 'cute'}.backend")
+def digest_of(name):
+    """Return the digest of what decides the code of a backend's kernels, worked out anew."""
+    maker = importlib.import_module(f"unigemm.backends.{KERNEL_MAKERS[name]}")
+    return maker._digest.__wrapped__(*[name] * (KERNEL_MAKERS[name] == "cute.backend"))
+
+
+def behind_kernels():
+    """Return what the device code of each backend imports, and what compiles it: read as trees."""
     edges = graph(BACKENDS)
-    seen: set[str] = set()
-    host = {"backends.cute.backend", "backends.cute.loading"}
-    device = (f"backends.{name}.kernels", "backends.cute." if name != "cutile" else "-")
-    ahead = [module for module in edges if module.startswith(device)]
-    while ahead:
-        module = ahead.pop()
-        if module not in seen | host:
-            seen.add(module)
-            ahead += edges[module]
 
-    def files(package):
-        prefix = f"backends.{package}."
-        return {each.split(".")[2] + ".py" for each in seen if each.startswith(prefix)}
+    def reached(name):
+        ahead = [each for each in edges if each.startswith(f"backends.{name}.kernels.")]
+        ahead.append(f"backends.{'cutile' if name == 'cutile' else 'cute'}.toolchain")
+        seen = set()
+        while ahead:
+            module = ahead.pop()
+            if module not in seen:
+                seen.add(module)
+                ahead += edges[module]
+        return {module.removeprefix("backends.") for module in seen if module.count(".") > 1}
 
-    assert files(name) - {"kernels.py"} <= set(backend.CODE_FILES)
-    assert files("common") <= set(COMMON_CODE_FILES)
+    return {name: reached(name) for name in KERNEL_MAKERS}
 
 
-@pytest.mark.parametrize("name", ["cute_simt", "cutile"])
-def test_another_host_file_leaves_the_digest_of_kernels_as_it_is(name, monkeypatch):
-    from importlib import import_module
+@pytest.fixture
+def edited(monkeypatch):
+    """Make files of the backends other than they are: by module, what is put behind the text."""
+    from unigemm.backends.common import code_sources
 
-    module = import_module(f"unigemm.backends.{name}.backend")
-    shared = import_module("unigemm.backends.cute.backend") if name != "cutile" else module
-    digest = shared._digest.__wrapped__
-    arguments = () if name == "cutile" else (name,)
-    before, read = digest(*arguments), shared.package_sources
+    more, read = {}, functools.cache(code_sources.package_sources)
 
-    def with_more(package):
-        return {**read(package), **({} if "kernels" in package else {"new_host_file.py": b"1"})}
+    def package_sources(package):
+        own, found = package.removeprefix("unigemm.backends."), dict(read(package))
+        for module, text in more.items():
+            folder, _, name = module.rpartition(".")
+            if folder == own:
+                found[f"{name}.py"] = found.get(f"{name}.py", b"") + text
+        return found
 
-    if name != "cutile":  # what the CuTe backends share is device code but for its backend.py
-        with_more_own = lambda package: (  # noqa: E731
-            with_more(package) if package.endswith(name) else read(package)
-        )
-        monkeypatch.setattr(shared, "package_sources", with_more_own)
-    else:
-        monkeypatch.setattr(shared, "package_sources", with_more)
-    assert digest(*arguments) == before
-    changed = {"kernels": lambda package: {**read(package), "gemm.py": b"other"}}
-    monkeypatch.setattr(
-        shared,
-        "package_sources",
-        lambda package: (changed["kernels"] if "kernels" in package else read)(package),
-    )
-    assert digest(*arguments) != before
+    monkeypatch.setattr(code_sources, "package_sources", package_sources)
+    return more
+
+
+@pytest.mark.parametrize("name", KERNEL_MAKERS)
+def test_a_digest_holds_device_code_and_every_file_that_it_imports(name, monkeypatch):
+    maker = importlib.import_module(f"unigemm.backends.{KERNEL_MAKERS[name]}")
+    read, held = maker.code_sources, {}
+    monkeypatch.setattr(maker, "code_sources", lambda *modules: held.update(read(*modules)) or held)
+    digest_of(name)
+    assert set(held) == behind_kernels()[name]
+
+
+def test_a_changed_file_changes_the_digests_of_kernels_that_use_it_and_no_other(edited):
+    before, behind = {name: digest_of(name) for name in KERNEL_MAKERS}, behind_kernels()
+    paths = {name_of(path).removeprefix("backends."): path for path in BACKENDS}
+    for module, path in paths.items():
+        if path.stem == "__init__":
+            continue
+        edited.clear()
+        edited[module] = b"# a comment\n"
+        changed = {name for name in KERNEL_MAKERS if digest_of(name) != before[name]}
+        assert changed == {name for name in KERNEL_MAKERS if module in behind[name]}, module
+        assert changed or not is_device_code(path), f"no kernel uses {module}"
+
+
+def test_a_new_host_file_changes_no_digest_in_any_folder(edited):
+    before = {name: digest_of(name) for name in KERNEL_MAKERS}
+    folders = {path.parent.name for path in BACKENDS if not is_device_code(path)} - {"backends"}
+    assert {"common", "cute", *KERNEL_MAKERS} <= folders
+    edited.update({f"{folder}.new_host_file": b"NEW = 1\n" for folder in folders})
+    assert {name: digest_of(name) for name in KERNEL_MAKERS} == before
+
+
+@pytest.mark.parametrize(
+    "job", ["backend", "candidates", "cost", "legality", "loading", "quantizer", "tiles", "launch"]
+)
+def test_a_comment_in_a_host_file_changes_no_digest(job, edited):
+    before = {name: digest_of(name) for name in KERNEL_MAKERS}
+    own = [path for path in BACKENDS if path.stem == job and path.parent.name != "numpy"]
+    assert own
+    edited.update({name_of(path).removeprefix("backends."): b"# a comment\n" for path in own})
+    assert {name: digest_of(name) for name in KERNEL_MAKERS} == before
 
 
 def modules(statement):

@@ -117,7 +117,7 @@ def test_copies_of_stacks_and_of_rows_backwards(layout):
 @pytest.mark.parametrize(("layout", "of_b"), [("nt", 6), ("nn", 13)])  # of nn in panels
 def test_groups_of_rows_are_copied_in_bands(layout, of_b, monkeypatch):
     """32 bits count units of a band: an operand of more has several."""
-    from unigemm.backends.cute import repack
+    from unigemm.backends.cute.kernels import repack
 
     monkeypatch.setattr(repack, "MOST_UNITS", 40)  # three groups of 13 units
     backend = type(backend_named("cute_wgmma"))

@@ -7,7 +7,7 @@ from planting import Mutant
 _WGMMA = "backends/cute_wgmma/kernels/"
 _SIMT = "backends/cute_simt/kernels/"
 _TCGEN05 = "backends/cute_tcgen05/kernels/"
-_CUTE = "backends/cute/"
+_CUTE = "backends/cute/kernels/"
 _CUTILE = "backends/cutile/kernels/"
 
 _EMULATED = "tests/emulator/test_emulator_"

@@ -22,8 +22,8 @@ from cutlass import Boolean, Float32, Int32, Int64, Uint8, const_expr, range_con
 
 from unigemm.problem.quantization import BLOCK
 
-from ...cute.device import CUTE_TYPES, Divisor, global_vector, read, shared_vector, write
-from ...cute.quantized import larger, largest_of_lanes, rounded_pair, scale_of_largest
+from ...cute.kernels.device import CUTE_TYPES, Divisor, global_vector, read, shared_vector, write
+from ...cute.kernels.quantized import larger, largest_of_lanes, rounded_pair, scale_of_largest
 from ..kind import LANES, OWN, Kind
 
 __all__ = ["example_arguments", "make_host"]

@@ -18,8 +18,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ...cute.device import read, select, shared_vector, write
-from ...cute.exchange import VECTOR_BYTES, added, arrive_with, fetch, vector_at
+from ...cute.kernels.device import read, select, shared_vector, write
+from ...cute.kernels.exchange import VECTOR_BYTES, added, arrive_with, fetch, vector_at
 from ..geometry import Geometry
 from ..schedules import WARP
 from ..work_split import part_bytes

@@ -10,7 +10,8 @@ belongs there. Who calls it:
     gemv_dot, gemv_axpy       the few-row kernels
 
 With split-K, and in the parts of a tail, they write partial sums: the type is then that of the
-accumulators, and what finishes D is `tail_kernel`, or `reduce_kernel` of `cute/reduction.py`.
+accumulators, and what finishes D is `tail_kernel`, or `reduce_kernel` of
+`cute/kernels/reduction.py`.
 
 A tile goes out in one of two ways. Where a lane's run of columns is one vector store and the tile
 lies inside D, the lanes store at once (`store_runs`). Else each warp goes through a patch of shared
@@ -27,9 +28,9 @@ from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from ...common.epilogue import in_place
 from ...common.workspace import whole
-from ...cute.device import elements, global_vector, read_parts, shared_vector, write
-from ...cute.epilogue import Run, Site, finished
-from ...cute.reduction import as_fragment, store_total
+from ...cute.kernels.device import elements, global_vector, read_parts, shared_vector, write
+from ...cute.kernels.epilogue import Run, Site, finished
+from ...cute.kernels.reduction import as_fragment, store_total
 from ..schedules import WARP, patches_beside_stages
 from .spec import Spec
 from .tile_coords import lane_column, lane_row
@@ -58,7 +59,7 @@ class Destination(NamedTuple):
     extents
         Rows and columns that there are.
     fused
-        What the epilogue of a call takes: see `cute.epilogue`; and the batch (L0, L1).
+        What the epilogue of a call takes: see `cute.kernels.epilogue`; and the batch (L0, L1).
     """
 
     address: Int64

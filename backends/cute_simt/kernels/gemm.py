@@ -10,7 +10,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...cute.device import Divisor, wait_with
+from ...cute.kernels.device import Divisor, wait_with
 from ..schedules import WARP, is_cluster_split_k, is_tail
 from .cluster_split_k import store_cluster
 from .epilogue import Destination, own_registers, store_sums

@@ -19,7 +19,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ...cute.device import (
+from ...cute.kernels.device import (
     Divisor,
     Spec,
     elements,

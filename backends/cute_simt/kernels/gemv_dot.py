@@ -22,7 +22,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ...cute.device import (
+from ...cute.kernels.device import (
     Divisor,
     Spec,
     elements,
@@ -33,7 +33,7 @@ from ...cute.device import (
     select,
     wait_with,
 )
-from ...cute.reduction import reduce_parts, target_of_sums
+from ...cute.kernels.reduction import reduce_parts, target_of_sums
 from ..geometry_gemv import (
     dot_unroll,
     few_rows_blocks,

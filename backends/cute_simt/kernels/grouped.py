@@ -11,8 +11,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...cute.device import raster, tile_coordinates
-from ...cute.grouped import EXHAUSTED, clear_rest, find_unit, fresh_walk, group_range, moved
+from ...cute.kernels.device import raster, tile_coordinates
+from ...cute.kernels.grouped import EXHAUSTED, clear_rest, find_unit, fresh_walk, group_range, moved
 from ..geometry import launched_smem
 from ..schedules import WARP
 from .epilogue import Destination, store_sums

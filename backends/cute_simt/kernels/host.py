@@ -9,7 +9,7 @@
                                stream_k.py           equally many k_tiles a CTA
                                gemv_dot.py, gemv_axpy.py   few rows of A
                                grouped.py            tiles of groups
-    4. the sum of partial sums   cute/reduction.py, or `tail_kernel` of tail_split_k.py
+    4. the sum of partial sums   cute/kernels/reduction.py, or `tail_kernel` of tail_split_k.py
 
 Sizes are 32-bit; strides (elements) and addresses are 64-bit. What a kernel computes beyond the end
 of K or of an operand is multiplied with zeros: copies fill with zeros what lies outside.
@@ -27,13 +27,13 @@ from cutlass import Int32, const_expr
 
 from unigemm.problem.problem import Problem
 
-from ...cute import device
-from ...cute.device import Divisor, raster
-from ...cute.epilogue import arguments_of, parted
-from ...cute.grouped import arguments_of_groups, of_groups
-from ...cute.host_arguments import grouped
-from ...cute.reduction import reduce_parts, target_of_sums
-from ...cute.totals import with_totals
+from ...cute.kernels import device
+from ...cute.kernels.device import Divisor, raster
+from ...cute.kernels.epilogue import arguments_of, parted
+from ...cute.kernels.grouped import arguments_of_groups, of_groups
+from ...cute.kernels.host_arguments import grouped
+from ...cute.kernels.reduction import reduce_parts, target_of_sums
+from ...cute.kernels.totals import with_totals
 from ..geometry import launched_smem
 from ..schedules import (
     AXPY,

@@ -26,7 +26,7 @@ from cutlass import Float64, Int16, Int32, const_expr, range_constexpr
 
 from unigemm.planning.config import Config
 
-from ...cute.device import read, select, shared_vector
+from ...cute.kernels.device import read, select, shared_vector
 from ..geometry import Geometry
 from ..geometry_operands import OperandTile
 from ..schedules import DMMA_K, FRAGMENT_K, FRAGMENT_ROWS

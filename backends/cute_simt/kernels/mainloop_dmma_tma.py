@@ -20,8 +20,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float64, Int32
 
-from ...cute.device import arrive_once_read, read, shared_vector
-from ...cute.tile_scheduler import advance
+from ...cute.kernels.device import arrive_once_read, read, shared_vector
+from ...cute.kernels.tile_scheduler import advance
 from ..geometry import Geometry
 from ..geometry_operands import OperandTile
 from ..schedules import DMMA_K, DMMA_K_TILE, FRAGMENT_K, FRAGMENT_ROWS, SWIZZLE_ROWS

@@ -19,7 +19,7 @@ from cutlass import Int16, Int32, const_expr
 
 from unigemm.problem.dtypes import DType
 
-from ...cute.device import CUTE_TYPES, read, select, shared_vector
+from ...cute.kernels.device import CUTE_TYPES, read, select, shared_vector
 from ..geometry_operands import OperandTile, copy_schedule
 from ..schedules import is_big, is_biggest
 from .producer import finish_k_tile, start_all, start_k_tile, start_prologue

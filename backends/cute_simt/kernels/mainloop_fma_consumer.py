@@ -14,8 +14,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr
 
-from ...cute.device import select
-from ...cute.tile_scheduler import advance
+from ...cute.kernels.device import select
+from ...cute.kernels.tile_scheduler import advance
 from .mainloop_fma import add_product, load_fragment
 from .spec import Spec, stage_at
 from .tile_coords import first_rows

@@ -12,7 +12,7 @@ import cutlass.cute as cute
 from cutlass import Int16, Int32, Int64, const_expr, range_constexpr
 
 from ...common.epilogue import in_halves
-from ...cute.device import Divisor, select, wait_with
+from ...cute.kernels.device import Divisor, select, wait_with
 from ..schedules import WARP
 from .epilogue import Destination, store_sums
 from .mainloop_fma import fresh_sums, multiply

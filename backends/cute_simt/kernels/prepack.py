@@ -16,9 +16,9 @@ from cutlass import Int64
 from unigemm.problem.problem import MatrixType
 
 from ...common.workspace import aligned, whole
-from ...cute.device import Spec
-from ...cute.repack import Repack, depth, launch_repack
-from ...cute.repack_jobs import Job, Lines, Steps
+from ...cute.kernels.device import Spec
+from ...cute.kernels.repack import Repack, depth, launch_repack
+from ...cute.kernels.repack_jobs import Job, Lines, Steps
 from ..geometry_operands import is_repacked
 from .tail_split_k import either
 

@@ -25,7 +25,7 @@ from cutlass import Int16, Int32, Int64, Uint8
 from unigemm.problem.problem import MatrixType
 
 from ...common.epilogue import in_halves
-from ...cute.device import (
+from ...cute.kernels.device import (
     CUTE_TYPES,
     Divisor,
     global_vector,

@@ -16,7 +16,7 @@ from unigemm.planning.config import Config
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Problem
 
-from ...cute.device import Spec
+from ...cute.kernels.device import Spec
 
 __all__ = ["start_with_remainders"]
 

@@ -10,8 +10,8 @@ from cutlass import Float32, Int32
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Problem
 
-from ...cute import device
-from ...cute.device import CUTE_TYPES
+from ...cute.kernels import device
+from ...cute.kernels.device import CUTE_TYPES
 from ..geometry import Geometry, geometry
 from ..geometry_operands import effective_problem, widens_integers
 from ..schedules import WARP, is_split_k, is_warp_specialized

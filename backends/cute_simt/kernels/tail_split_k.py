@@ -19,8 +19,8 @@ from cutlass import Int32, Int64, const_expr
 
 from unigemm.problem.matrix import MatrixType
 
-from ...cute.device import CUTE_TYPES, Divisor, Spec, select, wait_with
-from ...cute.reduction import add_parts
+from ...cute.kernels.device import CUTE_TYPES, Divisor, Spec, select, wait_with
+from ...cute.kernels.reduction import add_parts
 from ..geometry_operands import BANK_VECTOR
 from ..work_split import part_bytes
 from .epilogue import Destination, store_results, store_sums

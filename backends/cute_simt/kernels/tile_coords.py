@@ -6,7 +6,7 @@ from cutlass import Int32
 
 from unigemm.planning.config import Config
 
-from ...cute.device import select, tile_coordinates
+from ...cute.kernels.device import select, tile_coordinates
 from ..geometry import Geometry
 from ..geometry_operands import OperandTile
 

@@ -18,10 +18,10 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
-from ...cute.cache_hints import cache_policy, read_once
-from ...cute.device import CUTE_TYPES, select
-from ...cute.repack import depth
-from ...cute.tile_scheduler import advance, batched, bring
+from ...cute.kernels.cache_hints import cache_policy, read_once
+from ...cute.kernels.device import CUTE_TYPES, select
+from ...cute.kernels.repack import depth
+from ...cute.kernels.tile_scheduler import advance, batched, bring
 from ..geometry_operands import OperandTile
 from ..geometry_resources import BARRIER_BYTES
 from ..schedules import SWIZZLE_ROWS, loads_two_k_tiles

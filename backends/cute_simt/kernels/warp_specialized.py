@@ -19,7 +19,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...cute.device import Divisor
+from ...cute.kernels.device import Divisor
 from ..geometry import launched_smem
 from ..schedules import WARP, has_producer_warpgroup, is_cluster_split_k, is_tail
 from .cluster_split_k import store_cluster

@@ -11,8 +11,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 
-from ...cute.device import select
-from ...cute.tile_scheduler import advance
+from ...cute.kernels.device import select
+from ...cute.kernels.tile_scheduler import advance
 from ..geometry import ANSWERS, STORE_WARPS, Geometry
 
 _BYTES = 16  # of an answer (PTX ISA, clusterlaunchcontrol.try_cancel)

@@ -12,12 +12,12 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import tcgen05
 
-from ...cute.device import elements, global_vector, shared_vector, write
-from ...cute.epilogue import Run, Site, finished
-from ...cute.grouped import clear_rest, scales_of_group
-from ...cute.reduction import as_fragment
-from ...cute.scaling import scale_of, scale_sums
-from ...cute.tile_scheduler import (
+from ...cute.kernels.device import elements, global_vector, shared_vector, write
+from ...cute.kernels.epilogue import Run, Site, finished
+from ...cute.kernels.grouped import clear_rest, scales_of_group
+from ...cute.kernels.reduction import as_fragment
+from ...cute.kernels.scaling import scale_of, scale_sums
+from ...cute.kernels.tile_scheduler import (
     Work,
     advance,
     first_of_groups,
@@ -26,8 +26,8 @@ from ...cute.tile_scheduler import (
     rows_of,
     work_unit,
 )
-from ...cute.tma_boxes import pack, send_box, store_box_part, swizzled_unit
-from ...cute.tma_boxes import store_rows as store_box_rows
+from ...cute.kernels.tma_boxes import pack, send_box, store_box_part, swizzled_unit
+from ...cute.kernels.tma_boxes import store_rows as store_box_rows
 from ..geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
 from .clc_scheduler import following, next_answer
 from .records import Barriers, Fused, GroupRows, Reading, Result, Schedule, TmaView

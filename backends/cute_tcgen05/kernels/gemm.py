@@ -32,8 +32,8 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.utils import blackwell_helpers
 
-from ...cute.device import SMEM, pinned, pinned_tensor, select
-from ...cute.tile_scheduler import (
+from ...cute.kernels.device import SMEM, pinned, pinned_tensor, select
+from ...cute.kernels.tile_scheduler import (
     Work,
     advance,
     bring,

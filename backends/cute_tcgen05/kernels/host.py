@@ -9,18 +9,18 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 from cutlass.utils import blackwell_helpers
 
-from ...cute import tile_scheduler as persistent
-from ...cute.device import select
-from ...cute.reduction import reduce_parts, target_of_sums
-from ...cute.repack import depth
-from ...cute.tile_scheduler import (
+from ...cute.kernels import tile_scheduler as persistent
+from ...cute.kernels.device import select
+from ...cute.kernels.reduction import reduce_parts, target_of_sums
+from ...cute.kernels.repack import depth
+from ...cute.kernels.tile_scheduler import (
     batched,
     example_arguments,
     most_units,
     operands,
     unit_order,
 )
-from ...cute.tma_boxes import box_atom
+from ...cute.kernels.tma_boxes import box_atom
 from ..geometry import (
     BOX_ROWS,
     K_BYTES,

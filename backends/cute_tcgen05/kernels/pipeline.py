@@ -11,7 +11,7 @@ from typing import NamedTuple
 import cutlass.cute as cute
 from cutlass import Int32
 
-from ...cute.device import pinned, select
+from ...cute.kernels.device import pinned, select
 from ..geometry import BARRIER
 
 

@@ -193,9 +193,9 @@ class Result(NamedTuple):
     sizes
         M and N.
     scales
-        What `cute.scaling.scale_of` takes, and strides of scales of groups.
+        What `cute.kernels.scaling.scale_of` takes, and strides of scales of groups.
     taken
-        What the epilogue of a call takes; see `cute.epilogue`.
+        What the epilogue of a call takes; see `cute.kernels.epilogue`.
     """
 
     boxes: cute.Pointer

@@ -17,9 +17,9 @@ from cutlass.cute.nvgpu import cpasync, tcgen05
 from unigemm.problem.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 
 from ...common.workspace import aligned
-from ...cute.device import GMEM, global_vector, pinned_tensor, read, select, write
-from ...cute.repack import after_the_kernel_before, depth
-from ...cute.tile_scheduler import Work
+from ...cute.kernels.device import GMEM, global_vector, pinned_tensor, read, select, write
+from ...cute.kernels.repack import after_the_kernel_before, depth
+from ...cute.kernels.tile_scheduler import Work
 from ..geometry import HALF_TILE, K_BLOCKS, TILE_COLUMNS, scales_of_instruction
 from .pipeline import Ring, at_stage, origin
 from .records import ScaleTiles, TmaView

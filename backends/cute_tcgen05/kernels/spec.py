@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...cute import device
+from ...cute.kernels import device
 from ..geometry import Geometry, geometry, is_repacked, shared_major
 
 __all__ = ["Spec"]

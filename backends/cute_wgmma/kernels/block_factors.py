@@ -17,8 +17,8 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint8, Uint32, const_expr, range_constexpr
 
 from ....problem.dtypes import DType
-from ...cute.device import SMEM, global_vector, read, select, write
-from ...cute.tile_scheduler import Work, advance, first_of_groups, next_unit, work_unit
+from ...cute.kernels.device import SMEM, global_vector, read, select, write
+from ...cute.kernels.tile_scheduler import Work, advance, first_of_groups, next_unit, work_unit
 from ..geometry import BLOCK, WARPGROUP, column_blocks, column_step, scale_lines
 from ..geometry_operands import MMA_M
 from .fragments import fragment_row

@@ -7,9 +7,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...cute.grouped import clear_rest, scales_of_group
-from ...cute.scaling import scale_of
-from ...cute.tile_scheduler import (
+from ...cute.kernels.grouped import clear_rest, scales_of_group
+from ...cute.kernels.scaling import scale_of
+from ...cute.kernels.tile_scheduler import (
     Work,
     first_of_groups,
     is_walked,

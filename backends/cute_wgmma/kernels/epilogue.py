@@ -15,15 +15,15 @@ from cutlass import Float32, Int32, Int64, Uint8, Uint16, const_expr, range_cons
 
 from unigemm.problem.epilogue import BLOCK
 
-from ...cute.device import chosen, elements, global_vector, read, select, write
-from ...cute.epilogue import Run, Site, finished, scales_at
-from ...cute.exchange import added, fetch, vector_at
-from ...cute.quantized import larger, largest_of_lanes, rounded_pair, scale_of_largest
-from ...cute.reduction import as_fragment
-from ...cute.scaling import scale_sums
-from ...cute.tile_scheduler import Work, is_walked
-from ...cute.tma_boxes import pack, send_box, store_box_part, swizzled_unit
-from ...cute.tma_boxes import store_rows as store_box_rows
+from ...cute.kernels.device import chosen, elements, global_vector, read, select, write
+from ...cute.kernels.epilogue import Run, Site, finished, scales_at
+from ...cute.kernels.exchange import added, fetch, vector_at
+from ...cute.kernels.quantized import larger, largest_of_lanes, rounded_pair, scale_of_largest
+from ...cute.kernels.reduction import as_fragment
+from ...cute.kernels.scaling import scale_sums
+from ...cute.kernels.tile_scheduler import Work, is_walked
+from ...cute.kernels.tma_boxes import pack, send_box, store_box_part, swizzled_unit
+from ...cute.kernels.tma_boxes import store_rows as store_box_rows
 from ..geometry import STORE_ROWS, WARPGROUP
 from ..geometry_operands import MMA_M
 from .fragments import fragment_row
@@ -77,7 +77,7 @@ def store_tile(
     used
         Boxes ever used; returned with those that are used here.
     taken
-        What the epilogue of a call takes; see `cute.epilogue`.
+        What the epilogue of a call takes; see `cute.kernels.epilogue`.
     """
     geo, work = spec.geometry, Work(*fields)
     atom, target, boxes = store

@@ -11,7 +11,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Uint16, Uint32, const_expr, range_constexpr
 
-from ...cute.device import chosen, read, select
+from ...cute.kernels.device import chosen, read, select
 from ..geometry_operands import SWIZZLE_BYTES
 from .layouts import ATOM_BYTES
 from .spec import Spec

@@ -33,8 +33,8 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
-from ...cute.device import pinned, select
-from ...cute.tile_scheduler import work_unit
+from ...cute.kernels.device import pinned, select
+from ...cute.kernels.tile_scheduler import work_unit
 from ..geometry import STORE_ROWS, WARPGROUP
 from ..geometry_operands import MMA_M
 from .block_factors import bring_scales

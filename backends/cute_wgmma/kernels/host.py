@@ -7,19 +7,19 @@ import cuda.bindings.driver as cuda
 import cutlass
 from cutlass import Int32, Int64, const_expr
 
-from ...cute import tile_scheduler as persistent
-from ...cute.cache_hints import read_once
-from ...cute.device import select
-from ...cute.reduction import reduce_parts, target_of_sums
-from ...cute.repack import depth
-from ...cute.tile_scheduler import (
+from ...cute.kernels import tile_scheduler as persistent
+from ...cute.kernels.cache_hints import read_once
+from ...cute.kernels.device import select
+from ...cute.kernels.reduction import reduce_parts, target_of_sums
+from ...cute.kernels.repack import depth
+from ...cute.kernels.tile_scheduler import (
     batched,
     example_arguments,
     most_units,
     operands,
     unit_order,
 )
-from ...cute.tma_boxes import box_atom
+from ...cute.kernels.tma_boxes import box_atom
 from .epilogue import box_of_store
 from .gemm import gemm_kernel
 from .layouts import load_atom, loads_of_b, operand_layout, panels_layout, tiled_mma

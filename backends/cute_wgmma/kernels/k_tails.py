@@ -12,7 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr
 
-from ...cute.tile_scheduler import Work
+from ...cute.kernels.tile_scheduler import Work
 from ..geometry import WARPGROUP
 from ..geometry_operands import SWIZZLE_BYTES
 from .spec import Spec

@@ -6,8 +6,8 @@ import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import warpgroup
 
-from ...cute.device import select
-from ...cute.tile_scheduler import advance
+from ...cute.kernels.device import select
+from ...cute.kernels.tile_scheduler import advance
 from ..geometry import WARPGROUP
 from .block_factors import add_promoted, await_others, read_factors, reads_late
 from .fragments import load_fragment

@@ -5,10 +5,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 
-from ...cute.cache_hints import cache_policy
-from ...cute.device import pinned, select
-from ...cute.epilogue import cache_lines, prefetch_arrays
-from ...cute.tile_scheduler import (
+from ...cute.kernels.cache_hints import cache_policy
+from ...cute.kernels.device import pinned, select
+from ...cute.kernels.epilogue import cache_lines, prefetch_arrays
+from ...cute.kernels.tile_scheduler import (
     Work,
     advance,
     bring,

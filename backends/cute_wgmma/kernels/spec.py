@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...cute import device
-from ...cute.epilogue import line_arrays, whole_arrays
+from ...cute.kernels import device
+from ...cute.kernels.epilogue import line_arrays, whole_arrays
 from ..geometry import BARRIER_BYTES, Geometry, geometry, scale_warps
 from ..geometry_operands import MMA_M, in_panels, is_repacked, products, shared_major
 

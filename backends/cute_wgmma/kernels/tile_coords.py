@@ -13,8 +13,8 @@ from cutlass import Int32
 from cutlass.cute.nvgpu import cpasync
 
 from ...common.epilogue import in_halves, in_place
-from ...cute.device import select
-from ...cute.tile_scheduler import Work, first_row, is_walked
+from ...cute.kernels.device import select
+from ...cute.kernels.tile_scheduler import Work, first_row, is_walked
 from ..geometry import column_step
 from ..geometry_operands import TMA_BYTES
 from .spec import Spec

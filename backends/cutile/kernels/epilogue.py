@@ -4,7 +4,7 @@
 import cuda.tile as ct
 
 from ...common.factors import FINITE, LARGE, MOST, SMALL
-from ..tiles import spans_of
+from ..geometry import spans_of
 from .fusion import fuse, kept, second_of
 from .tile_coords import spans_at
 

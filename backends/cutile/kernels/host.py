@@ -18,6 +18,8 @@ from unigemm.problem.problem import MatrixType, Problem
 
 from ...common.epilogue import in_place
 from ..geometry import (
+    ALIGNMENT,
+    DEFAULT_WARPS,
     PIECE_ROWS,
     REDUCE_TILE,
     TRANSPOSE_TILE,
@@ -27,7 +29,6 @@ from ..geometry import (
     is_copied,
     stored_directly,
 )
-from ..tiles import ALIGNMENT, DEFAULT_WARPS
 from .dtypes import TYPES
 from .fused_signature import IN_PLACE, fused_constraint, one_number
 from .gemm import gemm, tail

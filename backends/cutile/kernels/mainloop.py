@@ -3,7 +3,7 @@
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
 import cuda.tile as ct
 
-from ..tiles import spans_of
+from ..geometry import spans_of
 from .tile_coords import spans_at
 
 Flag = ct.Constant[bool]

@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import cuda.tile as ct
 
-from ..tiles import spans_of
+from ..geometry import spans_of
 
 Flag = ct.Constant[bool]
 Size = ct.Constant[int]

@@ -13,7 +13,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Float64
 
-from ..common.lowering import HALF_LOG2_E, NDTR_BELOW
+from ...common.lowering import HALF_LOG2_E, NDTR_BELOW
 
 __all__ = ["exact_operations", "lists", "nearest", "operations"]
 

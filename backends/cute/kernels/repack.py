@@ -26,7 +26,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint8, Uint16, Uint32, const_expr, range_constexpr
 
-from ..common.workspace import LINE_BYTES, PANEL_ROWS, SECTOR_BYTES, TRANSPOSE_BLOCK
+from ...common.workspace import LINE_BYTES, PANEL_ROWS, SECTOR_BYTES, TRANSPOSE_BLOCK
 from .device import (
     Divisor,
     elements,

@@ -7,7 +7,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Float64, const_expr, range_constexpr
 
-from ..common.factors import FINITE, LARGE, MOST, SMALL
+from ...common.factors import FINITE, LARGE, MOST, SMALL
 from .device import global_vector, read
 
 

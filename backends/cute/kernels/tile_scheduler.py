@@ -17,8 +17,8 @@ from cutlass import Int32, Int64, const_expr
 from unigemm.planning.config import Config
 from unigemm.problem.problem import MatrixType, Problem
 
-from ..common.epilogue import in_halves
-from ..common.workspace import PANEL_ROWS, aligned, panel_rows
+from ...common.epilogue import in_halves
+from ...common.workspace import PANEL_ROWS, aligned, panel_rows
 from . import device
 from .device import GMEM, Divisor, raster, select, tile_coordinates
 from .epilogue import arguments_of, parted

@@ -19,8 +19,8 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.epilogue import Beside, Epilogue, evaluate
 from unigemm.problem.problem import Problem
 
-from ..common.epilogue import in_halves
-from ..common.lowering import lowered
+from ...common.epilogue import in_halves
+from ...common.lowering import lowered
 from .device import CUTE_TYPES, FLOAT8_NAMES, global_vector, read, select, unpacked8, write
 from .operations import exact_operations, lists, nearest, operations
 

@@ -8,7 +8,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from ..common.workspace import MOST_SLICED, SLICED_PARTS
+from ...common.workspace import MOST_SLICED, SLICED_PARTS
 from .device import (
     Spec,
     elements,

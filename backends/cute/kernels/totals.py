@@ -26,7 +26,7 @@ from unigemm.problem.epilogue import Beside, arithmetic
 from unigemm.problem.groups import Groups
 from unigemm.problem.matrix import MatrixType
 
-from ..common.workspace import TOTALS_UNIT, kept_totals, totals_pitch
+from ...common.workspace import TOTALS_UNIT, kept_totals, totals_pitch
 from .device import CUTE_TYPES, Spec, global_vector, read, select, write
 from .grouped import bound_of, group_range
 from .reduction import add_parts, add_slices

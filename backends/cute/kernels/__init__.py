@@ -1,0 +1,1 @@
+"""Device code that the CuTe backends share."""
