@@ -66,6 +66,26 @@ def numbers(shape, kind, seed=0):
     return np.asarray(x + 1j * drawn.integers(-4, 5, shape) if dtype.kind == "c" else x, dtype)
 
 
+def _field(x):
+    held = np.zeros(x.shape, [("tag", "i1"), ("value", x.dtype)])["value"]
+    held[...] = x
+    return held
+
+
+def _unaligned(x):
+    held = np.zeros(x.nbytes + 1, "u1")[1:].view(x.dtype).reshape(x.shape)
+    held[...] = x
+    return held
+
+
+#: What makes of an array one whose elements no kernel reads.
+UNREADABLE = {
+    "field": _field,
+    "unaligned": _unaligned,
+    "big endian": lambda x: x.astype(x.dtype.newbyteorder(">")),
+}
+
+
 def expected(a, b):
     """Return NumPy's product, but for sums of int8, which are int32 here."""
     if a.dtype in ("i1", "?") and b.dtype in ("i1", "?") and "i1" in (a.dtype, b.dtype):

@@ -171,7 +171,8 @@ def matmul(
 
         Every other type that `numpy.matmul` multiplies works too: integers, whose sums wrap
         around, booleans, and complex numbers. In host memory so do long doubles, and NumPy's may
-        also be lists, numbers of another byte order, and unaligned arrays.
+        also be lists and numbers of another byte order. Arrays of NumPy and CuPy may be unaligned:
+        what kernels cannot read is copied first.
 
         Inputs are never written, except where `out` shares their memory.
     b : array, shape (..., K, N) or (K,)

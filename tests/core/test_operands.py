@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference import flat_poison, layouts, strided_view
+from type_cases import UNREADABLE, numbers
 
 import unigemm
 from unigemm.arrays.array_spec import ArraySpec
@@ -275,24 +276,39 @@ def test_overlap_too_hard_to_rule_out_counts_as_overlap():
     assert may_share(x, y)
 
 
-def unaligned(shape):
-    raw = np.zeros(8 * np.prod(shape) + 1, np.uint8)
-    return raw[1:].view("f8").reshape(shape)
-
-
-NOT_AS_IT_IS = {
-    "field": (np.zeros((4, 4), [("value", "f8"), ("tag", "i2")])["value"], "stride of 10 bytes"),
-    "unaligned": (unaligned((4, 4)), "starts at an address"),
-    "big endian": (np.ones((4, 4), ">f8"), "byte order"),
+WORDS = {
+    "field": "a field of a structured",
+    "unaligned": "starts at an address",
+    "big endian": "byte order",
 }
 
 
-@pytest.mark.parametrize("kind", NOT_AS_IT_IS)
-def test_memory_that_kernels_cannot_address_is_refused(kind):
-    x, words = NOT_AS_IT_IS[kind]
-    for arrays in ((x, np.eye(4)), (np.eye(4), x), (np.eye(4), np.eye(4), x)):
-        with pytest.raises(unigemm.UnsupportedProblem, match=words):
-            unigemm.plan(*arrays, target="sm_90a")
+@pytest.mark.parametrize("how", UNREADABLE)
+def test_memory_that_kernels_cannot_address_is_planned_as_a_copy(how):
+    x, same = UNREADABLE[how](np.ones((4, 4))), np.eye(4)
+    plan = unigemm.plan(same, same, target="sm_90a")
+    for arrays in ((x, same), (same, x), (same, same, x)):
+        assert unigemm.plan(*arrays, target="sm_90a").problem == plan.problem
+    with pytest.raises(unigemm.UnsupportedProblem, match=WORDS[how]):
+        view(x, "a")
+
+
+@pytest.mark.parametrize("how", UNREADABLE)
+@pytest.mark.parametrize("kind", ["f4", "i2", "c8"])
+def test_epilogues_in_host_memory_take_such_arrays_as_plain_products_do(how, kind):
+    like = UNREADABLE[how]
+    a, b, c = (numbers(x, kind, i) for i, x in enumerate(((3, 4), (4, 5), (3, 5))))
+    expected = (2 * (a @ b) + c).astype(kind)
+    np.testing.assert_array_equal(unigemm.matmul(like(a), like(b), alpha=2, c=like(c)), expected)
+    out = like(c)
+    for _ in range(2):
+        out[...] = c
+        assert unigemm.matmul(a, like(b), out, alpha=2, c=out) is out
+        np.testing.assert_array_equal(out, expected)
+    rows = like(np.ones((4, 3), "f4"))
+    ends = np.array([1, 4], "i4")
+    grouped = unigemm.grouped_matmul(rows, like(np.ones((2, 3, 2), "f4")), like(ends))
+    np.testing.assert_array_equal(grouped, np.full((4, 2), 3))
 
 
 def test_strides_that_are_never_taken_do_not_matter():

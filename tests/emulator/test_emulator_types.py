@@ -7,7 +7,15 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from type_cases import EXACT_TYPES, SHAPES, TYPES, WRONG, drawn_terms, fused_exactly
+from type_cases import (
+    EXACT_TYPES,
+    SHAPES,
+    TYPES,
+    UNREADABLE,
+    WRONG,
+    drawn_terms,
+    fused_exactly,
+)
 from type_cases import check as check_suite
 from type_cases import numbers as suite_numbers
 
@@ -257,12 +265,42 @@ def test_axes_are_those_of_the_host_and_shapes_that_do_not_fit_are_refused():
         assert len(gpu.launches) == launches
 
 
-def test_what_no_gpu_reads_is_refused_with_what_would_work():
-    b = suite_numbers((5, 6), "f4", 1)
-    apart = np.zeros(81, "u1")[1:].view("f4").reshape(4, 5)
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("kind", ["f4", "c8", "i4", "f8"])
+@pytest.mark.parametrize("how", UNREADABLE)
+def test_arrays_that_no_gpu_reads_are_copied(kind, how):
+    like = UNREADABLE[how]
+    a, b, c = (suite_numbers(x, kind, i) for i, x in enumerate(((5, 7), (7, 6), (5, 6))))
+    x = like(a)
+    with device("sm_90a") as gpu, np.errstate(over="ignore"):
+        for _ in range(2):  # the second is a known call
+            np.testing.assert_array_equal(unigemm.matmul(x, b), a @ b)
+        out = like(c)
+        assert unigemm.matmul(a, like(b), out, c=out) is out
+        np.testing.assert_array_equal(out, a @ b + c)
+        np.testing.assert_array_equal(unigemm.matmul(a, b, bias=like(c[0])), a @ b + c[0])
+        np.testing.assert_array_equal(unigemm.prepare(x, b)(x, b), a @ b)
+        turned = unigemm.einsum("ij,jk->ki", x, b, out=like(np.zeros((6, 5), kind)))
+        np.testing.assert_array_equal(turned, (a @ b).T)
+        nothing = unigemm.matmul(x[:, :0], b[:0], bias=c[0], backend="cute_simt")
+        np.testing.assert_array_equal(nothing, np.broadcast_to(c[0], c.shape))
+        assert len(gpu.launches) == 7
+        assert unigemm.plan(x, b).extents == unigemm.plan(a, b).extents
+
+
+def test_such_an_out_may_share_memory_with_an_operand():
+    x = UNREADABLE["unaligned"](suite_numbers((6, 6), "f4"))
+    w = suite_numbers((6, 6), "f4", 1)
+    expected = x @ w
+    with device("sm_90a"):
+        assert unigemm.matmul(x, w, x) is x
+    np.testing.assert_array_equal(x, expected)
+
+
+def test_such_an_array_that_is_written_beside_the_result_is_refused():
+    a, b = suite_numbers((4, 5), "f4"), suite_numbers((5, 6), "f4", 1)
+    preact = UNREADABLE["unaligned"](np.zeros((4, 6), "f4"))
     with device("sm_90a") as gpu:
-        for a, words in ((np.ones((4, 5), ">f4"), "convert it with"), (apart, "copy it into")):
-            for y in (b, b.astype("c8"), b.astype("i4")):
-                with pytest.raises(unigemm.UnsupportedProblem, match=words):
-                    unigemm.matmul(a, y)
+        with pytest.raises(unigemm.UnsupportedProblem, match="copy it into"):
+            unigemm.matmul(a, b, activation="relu", preact_out=preact)
         assert not gpu.launches

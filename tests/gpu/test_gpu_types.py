@@ -163,3 +163,30 @@ def test_known_calls_that_make_copies_are_right_on_any_stream():
                 unigemm.matmul(x, x)
         finally:
             stream.end_capture()
+
+
+@pytest.mark.parametrize("kind", ["f4", "c8", "i4", "f8"])
+def test_arrays_at_odd_addresses_are_copied(kind):
+    a, b, c = (suite_numbers(x, kind, i) for i, x in enumerate(((33, 20), (20, 40), (33, 40))))
+
+    def odd(x):
+        held = cupy.asarray(np.frombuffer(b"\0" + np.ascontiguousarray(x).tobytes(), "u1"))
+        size = x.itemsize
+        steps = tuple(step * size for step in (x.shape[1], 1))
+        return cupy.ndarray(x.shape, x.dtype, held.data + 1, steps)
+
+    x, y = odd(a), cupy.asarray(b)
+    for _ in range(2):  # the second is a known call
+        check_suite(cupy.asnumpy(unigemm.matmul(x, y)), a, b)
+    out = odd(np.zeros_like(c))
+    assert unigemm.matmul(x, odd(b), out) is out
+    raw = cupy.ndarray((*out.shape, out.itemsize), "u1", out.data)
+    held = cupy.asnumpy(raw).view(kind)[..., 0]
+    check_suite(held, a, b)
+    check_suite(cupy.asnumpy(unigemm.einsum("ij,jk->ik", x, odd(b))), a, b)
+    fused = unigemm.matmul(x, y, c=odd(c))
+    np.testing.assert_array_equal(
+        cupy.asnumpy(fused), cupy.asnumpy(unigemm.matmul(x, y, c=cupy.asarray(c)))
+    )
+    with pytest.raises(unigemm.UnsupportedProblem, match="; "):
+        unigemm.matmul(x, y, preact_out=odd(c), activation="relu")

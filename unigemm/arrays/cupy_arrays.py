@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..errors import LibraryMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.dtypes import FLOAT8, DType, numpy_dtype
 from .library import Library
 from .numpy_arrays import views_by
-from .operands import Device, Operand, checked_operand, element_strides, parse_dtype
+from .operands import Device, Operand, bytes_of, checked_operand, element_strides, parse_dtype
 
 __all__ = ["cupy_library", "library"]
 
@@ -55,6 +56,19 @@ def cupy_library() -> Library:
         device = Device("cuda", x.data.device_id)
         return checked_operand(name, pointer, x.shape, strides, dtype, device)
 
+    def as_bytes(x: Any, name: str) -> Operand | None:
+        lost = x.size and not x.data.mem.ptr
+        if lost or not x.dtype.isnative:  # what CuPy's own kernels would not heed
+            return None
+        device = Device("cuda", x.data.device_id)
+        return bytes_of(name, x.data.ptr, x.shape, x.strides, x.dtype, device)
+
+    def raw(x: Any) -> Any:
+        return cupy.ndarray((*x.shape, x.itemsize), "u1", x.data, (*x.strides, 1))
+
+    def move(to: Any, x: Any) -> None:
+        raw(to)[...] = raw(x)
+
     def maker(shape: tuple[int, ...], dtype: DType | None, device: Device) -> Callable[[], Any]:
         native = "uint8" if dtype is None else numpy_dtype(dtype)
         if dtype in FLOAT8:
@@ -74,9 +88,10 @@ def cupy_library() -> Library:
         current_stream=lambda index: cupy.cuda.get_current_stream(index).ptr,
         context=_context,
         graph_memory=_graph_memory,
+        as_bytes=as_bytes,
         promotes=True,
         transpose=cupy.transpose,
-        views=views_by(cupy),
+        views=replace(views_by(cupy), move=move),
     )
 
 

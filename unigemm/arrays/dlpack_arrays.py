@@ -442,6 +442,7 @@ def _views(arrays: Library, kind: type[HostView]) -> Library:
         promotes=False,
         transpose=None,
         views=None,
+        as_bytes=lambda x, name: None,
         table={},
         alike={},
     )

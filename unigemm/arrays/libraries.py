@@ -117,7 +117,7 @@ def host_view(library: Library, x: Any, name: str) -> HostArray | None:
     """
     if library.host is not None:
         return library.host(x, name)
-    operand = library.operand(x, name)
+    operand = library.seen(x, name)
     return HostArray.of(operand) if operand.device == HOST else None
 
 

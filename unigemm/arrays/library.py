@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..problem.canonical import Layout
 from ..problem.dtypes import DType
-from .operands import Device, HostArray, Operand
+from .operands import Device, HostArray, Operand, compact_strides, parse_dtype
 
 __all__ = ["KNOWN", "WRITTEN", "Again", "Library", "Views", "again", "is_written"]
 
@@ -33,6 +34,8 @@ class Views:
         Takes an array and another of its type, and writes the negative of that to it.
     conjugate
         Returns the complex conjugate of an array.
+    move
+        As `assign`, of arrays of one type, one of which may be such as `Library.as_bytes` finds.
     """
 
     steps: Callable[[Any], tuple[tuple[int, ...], int]]
@@ -40,6 +43,7 @@ class Views:
     assign: Callable[[Any, Any], object]
     negate: Callable[[Any, Any], object]
     conjugate: Callable[[Any], Any]
+    move: Callable[[Any, Any], object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +107,10 @@ class Library:
     host
         Takes an array and its name, and returns it as NumPy sees it, or None if it is on a GPU.
         None where `operand` says the same.
+    as_bytes
+        Takes an array and its name, and returns it as its bytes, which are a dimension more, where
+        kernels cannot read its elements: of another byte order, or at addresses that are no
+        multiple of their size. None for other arrays, nearly all.
     promotes
         Whether mixed types in host memory are converted, as NumPy does.
     transpose
@@ -134,11 +142,25 @@ class Library:
     graph_memory: Callable[[int, int], AbstractContextManager[int] | None] | None = None
     opened: Callable[..., AbstractContextManager[Any]] | None = None
     host: Callable[[Any, str], HostArray | None] | None = None
+    as_bytes: Callable[[Any, str], Operand | None] = lambda x, name: None
     promotes: bool = False
     transpose: Callable[[Any, tuple[int, ...]], Any] | None = None
     views: Views | None = None
     table: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     alike: dict[Hashable, tuple[tuple[Any, Again], ...]] = field(default_factory=dict, repr=False)
+
+    def seen(self, x: Any, name: str) -> Operand:
+        """Return any array as an operand: as its bytes, if kernels cannot read its elements."""
+        return self.as_bytes(x, name) or self.operand(x, name)
+
+    def layout(self, x: Any, name: str) -> Layout:
+        """Return the layout in which kernels read an array: its own, or that of a dense copy."""
+        raw = self.as_bytes(x, name)
+        if raw is None:
+            return self.operand(x, name).layout
+        shape = raw.shape[:-1]
+        dtype = parse_dtype(x.dtype.newbyteorder("="), name)
+        return Layout(shape, compact_strides(shape), dtype)
 
     def forget(self) -> None:
         """Forget all bound calls."""

@@ -19,6 +19,7 @@ from .operands import (
     Device,
     HostArray,
     Operand,
+    bytes_of,
     checked_operand,
     compact_strides,
     element_strides,
@@ -130,6 +131,10 @@ def numpy_library() -> Library:
         readonly = not x.flags.writeable
         return checked_operand(name, pointer, x.shape, strides, dtype, HOST, readonly=readonly)
 
+    def as_bytes(x: Any, name: str) -> Operand | None:
+        readonly = not x.flags.writeable
+        return bytes_of(name, address(x), x.shape, x.strides, x.dtype, HOST, readonly=readonly)
+
     def host(x: Any, name: str) -> HostArray:
         return HostArray(address(x), x.shape, x.strides, x.dtype, not x.flags.writeable)
 
@@ -152,6 +157,7 @@ def numpy_library() -> Library:
         scalar=lambda x: x[()],  # numpy.matmul gives a scalar for two vectors
         numpy_errors=True,
         host=host,
+        as_bytes=as_bytes,
         promotes=True,
         transpose=np.transpose,
         views=views_by(np),
@@ -179,6 +185,7 @@ def views_by(module: Any) -> Views:
         assign=assign,
         negate=lambda to, x: module.negative(x, out=to),
         conjugate=module.conj,
+        move=assign,
     )
 
 

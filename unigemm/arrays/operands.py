@@ -35,6 +35,7 @@ __all__ = [
     "HostArray",
     "Operand",
     "alignment_of",
+    "bytes_of",
     "checked_operand",
     "compact_strides",
     "element_strides",
@@ -254,6 +255,39 @@ def element_strides(
             "copy it into an array of its own"
         )
     return tuple(steps)
+
+
+def bytes_of(
+    name: str,
+    pointer: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: np.dtype,
+    device: Device,
+    *,
+    readonly: bool = False,
+) -> Operand | None:
+    """Return an array as its bytes, where kernels cannot read its elements; else None.
+
+    Parameters
+    ----------
+    name, pointer, shape, device, readonly
+        As in `checked_operand`.
+    strides
+        In bytes.
+    dtype
+        Element type, of any byte order.
+    """
+    size = dtype.itemsize
+    if dtype.isnative and size:
+        apart = pointer % size or any(
+            step % size and extent > 1 for extent, step in zip(shape, strides, strict=True)
+        )
+        if not apart or 0 in shape:
+            return None
+    return checked_operand(
+        name, pointer, (*shape, size), (*strides, 1), DType.UINT8, device, readonly=readonly
+    )
 
 
 def unsupported_dtype(dtype: Any, name: str) -> UnsupportedDtype:

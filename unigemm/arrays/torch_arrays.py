@@ -115,6 +115,7 @@ def _library() -> Library:
             assign=_assign,
             negate=lambda to, x: torch.neg(x, out=to),
             conjugate=torch.conj,
+            move=_assign,
         ),
     )
 

@@ -14,6 +14,7 @@ from ..errors import LibraryMismatch, ShapeMismatch
 from ..problem.contraction import Contraction, Named, View, contraction, extents_of
 from ..problem.dtypes import DType
 from ..problem.subscripts import Index
+from ..runtime.byte_copies import readable
 from ..runtime.call import call
 from ..runtime.instead import owned, refuse_capture, strided, views_of
 from ..runtime.request import Request
@@ -92,7 +93,8 @@ def computed(
         made = _Products(library, device, request._replace(stream=stream))
         terms = []
         for i, own in enumerate(indices):
-            x = conjugate(operands[i]) if i in conjugated else operands[i]
+            x = readable(library, operands[i], f"operand {i}")
+            x = conjugate(x) if i in conjugated else x
             terms.append(Term(x, named_as(library, x, own), f"operand {i}"))
         found = made.seen(terms[0], result) if len(terms) == 1 else None
         if found is None:
@@ -215,14 +217,14 @@ class _Products:
         if form.made is None:
             call(request.having({"out": strided(library, out, form.d)}))
             return self.request.out
-        dtype = result_type(library, request) if out is None else parse_dtype(out.dtype)
+        dtype = result_type(library, request) if out is None else library.layout(out, "out").dtype
         memory = library.maker(form.made, dtype, self.device)()
         unit = views_of(library).steps(memory)[1]
         call(request._replace(out=memory).having({"out": strided(library, memory, form.d, unit)}))
         if out is None:
             return self._back(memory, form)
         library.claim(out, "out")
-        views_of(library).assign(out, self._back(memory, form))
+        views_of(library).move(out, self._back(memory, form))
         return self.request.out
 
     def _back(self, x: Any, form: Contraction) -> Any:

@@ -7,7 +7,8 @@ from contextlib import nullcontext
 from ..arrays.library import Library
 from ..arrays.operands import HOST, stream_handle
 from .bind import bind
-from .bound import Arrays, Bound, refuse_shared
+from .bound import Arrays, Bound, called, refuse_shared
+from .byte_copies import with_copied_bytes
 from .complex_calls import real_call
 from .converted_copies import with_copies
 from .instead import Replaced
@@ -25,11 +26,13 @@ def bind_any(library: Library, request: Request) -> Bound:
     UnigemmError
         See `unigemm.matmul`.
     """
-    replace_by = real_call if is_complex(library, request) else with_copies
     device = device_of(library, plain(request.a), "a")
     handle = None if request.stream is None else stream_handle(request.stream)
     with nullcontext() if device == HOST else library.context(device.index, handle):
-        replaced = replace_by(library, request)
+        replaced = with_copied_bytes(library, request)
+        if replaced is None:
+            replace_by = real_call if is_complex(library, request) else with_copies
+            replaced = replace_by(library, request)
         if replaced is not None:
             return _bound_instead(library, request, replaced)
     return bind(library, request)
@@ -38,7 +41,7 @@ def bind_any(library: Library, request: Request) -> Bound:
 def _bound_instead(library: Library, request: Request, replaced: Replaced) -> Bound:
     inner = bind_any(library, replaced.request._replace(stream=None))
     operands = {
-        name: library.operand(plain(x) if name in ("a", "b") else x, name)
+        name: library.seen(plain(x) if name in ("a", "b") else x, called(name))
         for name, x in request.arrays().items()
     }
     out = operands.get("out")

@@ -112,7 +112,7 @@ def _first(request: Request) -> Any:
             found = call(request.having({n: native(x) for n, x in request.arrays().items()}))
             return request.out if request.out is not None else owned(found)
     fuses = request.operation == "grouped" or request.fuses
-    if fuses and library.operand(plain(request.a), "a").shape[-1:] == (0,):
+    if fuses and library.layout(plain(request.a), "a").shape[-1:] == (0,):
         request = with_one(library, request)
         bound = bind_any(library, request)
     else:
@@ -133,7 +133,7 @@ def _bound(library: Library, request: Request) -> Bound:
             store(library.table, key, bound)
     else:
         for name, x in request.arrays().items():
-            library.operand(plain(x), name)  # refuses what a mode of the library forbids
+            library.seen(plain(x), name)  # refuses what a mode of the library forbids
     return bound
 
 
@@ -302,7 +302,7 @@ def _claimed(
     for i, j, low, high in bound.arrays.apart:
         if low < places[j] - places[i] < high:
             names = bound.arrays.names[i], bound.arrays.names[j]
-            x, y = library.operand(arrays[i], names[0]), library.operand(arrays[j], names[1])
+            x, y = library.seen(arrays[i], names[0]), library.seen(arrays[j], names[1])
             apart |= is_shared(names[0], x, names[1], y)
     for i in bound.arrays.written:
         library.claim(arrays[i], bound.arrays.called[i])
@@ -316,15 +316,16 @@ def _into_copy(
 ) -> Any:
     """Compute a call into new memory, then copy it to its `out`, which an operand lies in too."""
     out, request = arrays[2], Request.of(*parts)
-    seen = library.operand(out, "out")
-    refuse_capture(library, seen.device)
-    assign = views_of(library).assign
-    made = library.maker(seen.shape, seen.dtype, seen.device)()
+    device = library.seen(out, "out").device
+    refuse_capture(library, device)
+    move = views_of(library).move
+    own = library.layout(out, "out")
+    made = library.maker(own.shape, own.dtype, device)()
     if bound.options.rest == "untouched":
-        assign(made, out)
+        move(made, out)
     more = (made, *request.out[1:]) if type(request.out) is tuple else made
     found = compute(*request._replace(out=more, stream=None).parts)
-    assign(out, made)
+    move(out, made)
     return (out, *found[1:]) if type(found) is tuple else out
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..arguments import shown
 from ..arrays.array_spec import ArraySpec
-from ..arrays.libraries import view
+from ..arrays.libraries import library_of
 from ..arrays.library import Library
 from ..arrays.operands import compact_strides, parse_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
@@ -229,7 +229,7 @@ def real_description(request: Request) -> Request:
 
 
 def _described(x: Any, name: str) -> Layout:
-    return x.layout if isinstance(x, ArraySpec) else view(plain(x), name).layout
+    return x.layout if isinstance(x, ArraySpec) else library_of(x, name).layout(plain(x), name)
 
 
 def _spec(own: View, dtype: DType, alignment: int) -> ArraySpec:

@@ -10,13 +10,15 @@ from ..arrays.operands import HOST
 from ..problem.canonical import result_shape
 from .grouped import form_asked
 from .request import Request
+from .result_type import device_of
 
 __all__ = ["with_one"]
 
 
 def with_one(library: Library, request: Request) -> Request:
     """Return a request with K = 1 that has the product of one with K = 0: zeros."""
-    x, y = library.operand(request.a, "a"), library.operand(request.b, "b")
+    x, y = library.layout(request.a, "a"), library.layout(request.b, "b")
+    device = device_of(library, request.a, "a")
     if request.operation == "matmul":
         result_shape(x.shape, y.shape)
     else:
@@ -24,8 +26,8 @@ def with_one(library: Library, request: Request) -> Request:
     columns = (*y.shape[:-2], 1, y.shape[-1]) if len(y.shape) > 1 else (1,)
     found = []
     for like, shape in ((x, (*x.shape[:-1], 1)), (y, columns)):
-        with nullcontext() if like.device == HOST else library.context(like.device.index, None):
-            zeros = library.maker(shape, like.dtype, like.device)()
+        with nullcontext() if device == HOST else library.context(device.index, None):
+            zeros = library.maker(shape, like.dtype, device)()
             if prod(shape):
                 library.zero(zeros)
         found.append(zeros)

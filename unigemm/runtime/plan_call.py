@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from ..arrays.array_spec import ArraySpec
-from ..arrays.libraries import as_array, host_view, library_of, view
-from ..arrays.operands import HOST, HostArray, one_device, parse_dtype
+from ..arrays.libraries import as_array, host_view, library_of
+from ..arrays.operands import HOST, HostArray, one_device
 from ..errors import UnsupportedProblem
 from ..planning.calibrations import calibrated_target
 from ..planning.cuda_driver import current_index
@@ -93,7 +93,7 @@ def _complex_target(request: Request, target: str | Target | None) -> Target | N
     libraries = {n: library_of(x, n) for n, x in named.items() if n not in specs}
     hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
     seen = {n: x.dtype.kind == "c" for n, x in hosts.items() if x is not None}
-    seen |= {n: parse_dtype(x.dtype) in COMPLEX for n, x in named.items() if n not in seen}
+    seen |= {n: _described(plain(x), n).dtype in COMPLEX for n, x in named.items() if n not in seen}
     if not any(seen.values()):
         return None
     place = _target_for(target, named, hosts)
@@ -108,7 +108,7 @@ def _whole(request: Request) -> Request:
 
 
 def _described(x: Any, name: str) -> Layout:
-    return x.layout if isinstance(x, ArraySpec) else view(x, name).layout
+    return x.layout if isinstance(x, ArraySpec) else library_of(x, name).layout(x, name)
 
 
 def plan_call(
@@ -176,9 +176,7 @@ def plan_call(
         if product is not None:
             with blaming(asked, options):
                 return _plan_on_host(product, place, options, usable=usable, keep=keep)
-    layouts = {
-        n: x.layout if isinstance(x, ArraySpec) else view(x, n).layout for n, x in named.items()
-    }
+    layouts = {n: _described(x, n) for n, x in named.items()}
     if options.blocks:
         scales_of = options.blocks[0].dtype
         layouts = {n: replace(x, dtype=elements_of(x.dtype, scales_of)) for n, x in layouts.items()}
@@ -264,7 +262,10 @@ def _target_for(
         return target
     if target is not None:
         return named_target(target)
-    devices = {n: view(plain(named[n]), n).device if x is None else HOST for n, x in hosts.items()}
+    devices = {
+        n: HOST if x is not None else library_of(named[n], n).seen(plain(named[n]), n).device
+        for n, x in hosts.items()
+    }
     if devices:
         return target_of(one_device(devices))
     return calibrated_target(current_index()) if device_count() else CPU

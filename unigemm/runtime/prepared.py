@@ -110,7 +110,7 @@ class Prepared:
         except Exception:  # a function that nothing tells from others
             key, arrays, numbers = None, (), NONE
         asked = request
-        if request.fuses and library.operand(plain(request.a), "a").shape[-1:] == (0,):
+        if request.fuses and library.layout(plain(request.a), "a").shape[-1:] == (0,):
             asked = with_one(library, request)
         bound = bind_any(library, asked)
         self.plan = bound.plan
@@ -209,7 +209,7 @@ class Prepared:
                     bound = self._bound.get(key)
                 if library.ask is not None and library.ask():
                     for name, x in request.arrays().items():
-                        library.operand(x, called(name))
+                        library.seen(x, called(name))
                 if bound is not None:
                     return run(
                         library, bound, arrays, places, numbers, request.stream, request.parts
@@ -260,7 +260,7 @@ def _texts(library: Library, request: Request) -> dict[str, str]:
     """Return what is said of the arrays and numbers of a request, by name."""
     found = {}
     for name, x in request.arrays().items():
-        seen: Any = host_view(library, x, called(name)) or library.operand(x, called(name))
+        seen: Any = host_view(library, x, called(name)) or library.seen(x, called(name))
         step = seen.pointer & -seen.pointer & 15 or 16
         found[called(name)] = (
             f"{library.noun} of {seen.dtype}, shape {tuple(seen.shape)}, strides "

@@ -40,7 +40,7 @@ __all__ = [
 
 def device_of(library: Library, x: object, name: str) -> Device:
     """Return the device of an array, also of one in host memory that no kernel reads."""
-    return HOST if host_view(library, x, name) is not None else library.operand(x, name).device
+    return HOST if host_view(library, x, name) is not None else library.seen(x, name).device
 
 
 def result_type(library: Library, request: Request) -> DType:
@@ -56,8 +56,9 @@ def result_type(library: Library, request: Request) -> DType:
     found = _of_host(request, hosts, promotes=library.promotes)
     if found is not None:
         return found
-    x, y = (library.operand(x, name) for name, x in named.items())
-    return _of_kernels(request, x, y, on_host=x.device == HOST, promotes=library.promotes)
+    x, y = (library.layout(x, name) for name, x in named.items())
+    on_host = device_of(library, request.a, "a") == HOST
+    return _of_kernels(request, x, y, on_host=on_host, promotes=library.promotes)
 
 
 def is_complex(library: Library, request: Request) -> bool:

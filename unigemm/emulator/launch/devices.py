@@ -130,6 +130,10 @@ class EmulatedDevice:
             self.see(x)
             return replace(plain.operand(x, name), device=place)
 
+        def as_bytes(x: Any, name: str) -> Operand | None:
+            found = plain.as_bytes(x, name)
+            return found and replace(found, device=place)
+
         def claim(x: Any, name: str = "out") -> None:
             plain.claim(x, name)
             self.see(x, write=True)
@@ -142,6 +146,7 @@ class EmulatedDevice:
             plain,
             read=read,
             operand=operand,
+            as_bytes=as_bytes,
             claim=claim,
             maker=maker,
             current_device=lambda: self.index,
