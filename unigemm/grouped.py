@@ -17,9 +17,10 @@ if TYPE_CHECKING:
         ArrayT,
         DTypeLike,
         GateLayout,
-        GroupedOptions,
         NumPyArray,
         NumPyLike,
+        OneResultGroupedOptions,
+        QuantizeOut,
         Rest,
         Stream,
         Tensor,
@@ -37,7 +38,7 @@ def grouped_matmul(  # type: ignore[overload-overlap]
     offsets: NumPyLike | None = None,
     /,
     out: NumPyArray | tuple[NumPyArray] | None = None,
-    **options: Unpack[GroupedOptions],
+    **options: Unpack[OneResultGroupedOptions],
 ) -> NumPyArray: ...
 @overload
 def grouped_matmul(  # type: ignore[overload-overlap]
@@ -46,7 +47,7 @@ def grouped_matmul(  # type: ignore[overload-overlap]
     offsets: Tensor[ArrayT] | None = None,
     /,
     out: Tensor[ArrayT] | tuple[Tensor[ArrayT]] | None = None,
-    **options: Unpack[GroupedOptions],
+    **options: Unpack[OneResultGroupedOptions],
 ) -> ArrayT: ...
 @overload
 def grouped_matmul(  # type: ignore[overload-overlap]
@@ -55,7 +56,7 @@ def grouped_matmul(  # type: ignore[overload-overlap]
     offsets: ArrayT | None = None,
     /,
     out: ArrayT | tuple[ArrayT] | None = None,
-    **options: Unpack[GroupedOptions],
+    **options: Unpack[OneResultGroupedOptions],
 ) -> ArrayT: ...
 @overload
 def grouped_matmul(
@@ -65,7 +66,7 @@ def grouped_matmul(
     /,
     *,
     out: tuple[NumPyArray, ...],
-    **options: Unpack[GroupedOptions],
+    **options: Unpack[OneResultGroupedOptions],
 ) -> tuple[NumPyArray, ...]: ...
 @overload
 def grouped_matmul(
@@ -75,8 +76,41 @@ def grouped_matmul(
     /,
     *,
     out: tuple[ArrayT, ...],
-    **options: Unpack[GroupedOptions],
+    **options: Unpack[OneResultGroupedOptions],
 ) -> tuple[ArrayT, ...]: ...
+@overload
+def grouped_matmul(
+    a: NumPyLike,
+    b: NumPyLike,
+    offsets: NumPyLike | None = None,
+    /,
+    out: tuple[NumPyArray, NumPyArray] | None = None,
+    *,
+    quantize_out: QuantizeOut,
+    **options: Unpack[OneResultGroupedOptions],
+) -> tuple[NumPyArray, NumPyArray]: ...
+@overload
+def grouped_matmul(
+    a: Tensor[ArrayT],
+    b: Tensor[ArrayT],
+    offsets: Tensor[ArrayT] | None = None,
+    /,
+    out: tuple[Tensor[ArrayT], Tensor[ArrayT]] | None = None,
+    *,
+    quantize_out: QuantizeOut,
+    **options: Unpack[OneResultGroupedOptions],
+) -> tuple[ArrayT, ArrayT]: ...
+@overload
+def grouped_matmul(
+    a: ArrayT,
+    b: ArrayT,
+    offsets: ArrayT | None = None,
+    /,
+    out: tuple[ArrayT, ArrayT] | None = None,
+    *,
+    quantize_out: QuantizeOut,
+    **options: Unpack[OneResultGroupedOptions],
+) -> tuple[ArrayT, ArrayT]: ...
 def grouped_matmul(
     a: Any,
     b: Any,
@@ -95,6 +129,7 @@ def grouped_matmul(
     rest: Rest = "zeros",
     scale_a: float | Array | None = None,
     scale_b: float | Array | None = None,
+    quantize_out: QuantizeOut | None = None,
     alpha: float | Array | None = None,
     beta: float | Array | None = None,
     c: Array | None = None,
@@ -143,6 +178,10 @@ def grouped_matmul(
         behind the last end is not read.
     dtype, precision, deterministic, backend, plan, stream
         As in `matmul`.
+    quantize_out : (1, 128) or "row", optional
+        As in `matmul`: a result of eight bits and its scales, shaped as those of D's rows, (T, ...)
+        or (G, M, ...). Rows of no group are zeros with finite scales. Where columns are divided
+        there are scales of rows alone, and with ``rest="untouched"`` those of (1, 128).
     batch_invariant : bool
         Refused: no backend promises it yet.
     scale_a, scale_b : float or array, optional
@@ -154,7 +193,7 @@ def grouped_matmul(
     Returns
     -------
     array
-        `out`, or a new array.
+        `out`, or a new array. With `quantize_out` a pair, the result and its scales.
 
     Other Parameters
     ----------------
@@ -190,6 +229,6 @@ epilogue_args
     )  # fmt: skip
     options = (
         dtype, precision, deterministic, batch_invariant, backend, None, activation, gate_layout,
-        "grouped", rest, None,
+        "grouped", rest, quantize_out,
     )  # fmt: skip
     return compute(operands, options, plan, stream)

@@ -324,7 +324,7 @@ def test_what_is_no_grouped_product_is_refused_with_what_would_work(name):
 
 def test_its_arguments_are_the_fields_of_a_request():
     parameters = inspect.signature(unigemm.grouped_matmul).parameters
-    own = {"operation", "axes", "casting", "quantize_out"}
+    own = {"operation", "axes", "casting"}
     assert {*parameters} == {*Request._fields} - own
     for name, default in Request._field_defaults.items():
         assert name in own or parameters[name].default == default, name

@@ -98,7 +98,76 @@ def test_products_of_nothing_have_scales_too(block):
         d, scales = unigemm.matmul(a, b, quantize_out=block)
         assert d.shape == (m, n)
         assert not d.astype(np.float32).any()
+        expected = unigemm.quantize(d.astype(np.float32), "e4m3", block=block)[1]
+        np.testing.assert_array_equal(scales, expected)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_rows_of_no_columns_have_the_scales_of_zeros_also_in_an_array_of_the_callers(block):
+    a, b = np.ones((3, 5), np.int8), np.ones((5, 0), np.int8)
+    count = 1 if block == "row" else 0
+    out = np.zeros((3, 0), np.int8), np.full((3, count), 7, np.float32)
+    for _ in range(2):
+        out[1][...] = 7
+        unigemm.matmul(a, b, out, scale_a=0.5, quantize_out=block)
+        np.testing.assert_array_equal(out[1], np.full((3, count), 2.0**-126, np.float32))
+
+
+#: Shapes of operands of grouped products, the ends of their groups, and the rows that have one.
+GROUPED = {
+    "rows": ((40, 90), (3, 90, 300), np.array([7, 7, 33]), np.s_[:33]),
+    "columns": ((3, 40, 90), (90, 300), np.array([70, 70, 290]), np.s_[:]),
+    "K": ((40, 90), (90, 300), np.array([30, 30, 80]), np.s_[:]),
+    "stacks": ((3, 40, 90), (3, 90, 300), None, np.s_[:]),
+}
+
+
+#: Neighbours along columns that are divided are of several groups.
+OF_GROUPS = [(x, block) for x in GROUPED for block in BLOCKS if (x, block) != ("columns", (1, 128))]
+
+
+@pytest.mark.parametrize(("what", "block"), OF_GROUPS)
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_results_of_groups_are_quantised_as_those_of_each(kind, what, block):
+    of_a, of_b, ends, there = GROUPED[what]
+    a, b = draw(of_a, kind, 21), draw(of_b, kind, 22)
+    more = {"scale_a": 0.5, "scale_b": 3.0} if kind == "int8" else {}
+    more |= {"bias": draw((300,), "float32", 23)} if what != "columns" else {}
+    sums = unigemm.grouped_matmul(a, b, ends, **more, alpha=1.0, dtype="float32")
+    q, factors = expected_of(sums, "float8_e4m3fn", block)
+    pair = np.zeros(sums.shape, numpy_dtype(DType.FLOAT8_E4M3FN)), np.full_like(factors, 5)
+    for out in (None, None, pair, pair):
+        d, scales = unigemm.grouped_matmul(
+            a, b, ends, out, **more, quantize_out=block, dtype="float8_e4m3fn"
+        )
+        assert out is None or scales is out[1]
+        assert_same((d.view(np.uint8), scales[there]), (q, factors[there]))
         assert np.isfinite(scales).all()
+        pair[1][...] = 5
+
+
+def test_rows_that_are_left_untouched_keep_their_scales_too():
+    a, b = draw((2, 9, 40), "float32", 24), draw((2, 40, 200), "float32", 25)
+    rows = np.array([9, 4])
+    out = np.ones((2, 9, 200), numpy_dtype(DType.FLOAT8_E4M3FN)), np.full((2, 9, 2), 5, np.float32)
+    unigemm.grouped_matmul(a, b, out=out, rows=rows, rest="untouched", quantize_out=(1, 128))
+    whole = unigemm.matmul(a, b, quantize_out=(1, 128))
+    for group, count in enumerate(rows):
+        for got, all_, before in zip(out, whole, (1, 5), strict=True):
+            got, all_ = got[group].astype(np.float32), all_[group].astype(np.float32)
+            np.testing.assert_array_equal(got[:count], all_[:count])
+            assert (got[count:] == before).all()
+
+
+def test_groups_have_no_scales_that_would_be_of_several_or_of_none():
+    a, b = np.ones((2, 4, 8), np.float32), np.ones((8, 300), np.float32)
+    with pytest.raises(unigemm.UnsupportedProblem, match=r'columns are divided.*"row"'):
+        unigemm.grouped_matmul(a, b, np.array([100, 300]), quantize_out=(1, 128))
+    with pytest.raises(unigemm.UnsupportedProblem, match=r'"untouched" leaves.*pass'):
+        unigemm.grouped_matmul(
+            b.T, np.ones((2, 8, 3), np.float32), np.array([100, 300]), rest="untouched",
+            quantize_out="row",
+        )  # fmt: skip
 
 
 def test_layers_follow_one_another_with_no_kernel_between():

@@ -43,6 +43,7 @@ reveal_type(unigemm.quantize(weight, "int8")[0])  # Tensor
 reveal_type(unigemm.grouped_matmul(a, np.ones((1, 3, 4)), np.ones(1, np.int64)))  # ndarray
 reveal_type(unigemm.grouped_matmul(t, weight, t, rest="untouched", bias=2.0))  # Tensor
 reveal_type(unigemm.grouped_matmul(a, b, [2], out=(a, a), epilogue=two))  # tuple
+reveal_type(unigemm.grouped_matmul(t, weight, t, quantize_out="row"))  # tuple
 spec = unigemm.ArraySpec([4, 4], "bf16", "F")
 reveal_type(spec)  # ArraySpec
 plan = unigemm.plan(spec, spec, target="sm_90a")

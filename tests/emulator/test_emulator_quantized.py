@@ -81,6 +81,45 @@ def test_scales_of_blocks_of_k_go_in_and_such_of_the_result_come_out():
         check(a, b, (1, 128), "float8_e4m3fn", scale_a=of_a, scale_b=of_b)
 
 
+#: Shapes of operands of grouped products, and the ends of their groups or the valid rows.
+GROUPED = {
+    "rows": ((41, 64), (3, 64, 264), {"offsets": [9, 9, 33]}),
+    "K": ((37, 150), (150, 264), {"offsets": [70, 70, 150]}),
+    "stacks": ((2, 21, 64), (2, 64, 264), {"rows": [21, 13]}),
+}
+
+
+@pytest.mark.parametrize("block", ["row", (1, 128)])
+@pytest.mark.parametrize("what", GROUPED)
+def test_results_of_groups_are_quantised_too(what, block):
+    of_a, of_b, ends = GROUPED[what]
+    a, b = draw(of_a, "bfloat16", 12), draw(of_b, "bfloat16", 13)
+    ends = {name: np.array(x, np.int32) for name, x in ends.items()}
+    offsets = ends.pop("offsets", None)
+    sums = unigemm.grouped_matmul(a, b, offsets, **ends, alpha=1.0, dtype="float32")
+    rows = sums.astype(numpy_dtype(DType.BFLOAT16)) if block == "row" else sums
+    q, expected = quantized(rows, DType.FLOAT8_E4M3FN, "row" if block == "row" else "1x128")
+    out = np.full(q.shape, 1, q.dtype), np.full(expected.shape, np.nan, np.float32)
+    with emulator.device("sm_90a"):
+        for into in (None, out):
+            d, scales = unigemm.grouped_matmul(
+                a, b, offsets, into, **ends, quantize_out=block, backend="cute_wgmma"
+            )
+            there = sums.any(-1)  # rows of no group have any scale that is finite
+            assert_same((d.view(np.uint8), scales[there]), (q.view(np.uint8), expected[there]))
+            assert np.isfinite(scales).all()
+
+
+def test_rows_of_no_columns_have_the_scales_of_zeros():
+    a, b = draw((5, 64), "bfloat16", 14), draw((64, 0), "bfloat16", 15)
+    with emulator.device("sm_90a"):
+        d, scales = unigemm.matmul(a, b, quantize_out="row")
+        of_zeros = unigemm.quantize(np.zeros((5, 0), np.float32), "e4m3", block="row")[1]
+    assert d.shape == (5, 0)
+    for found in (scales, of_zeros):
+        np.testing.assert_array_equal(found, np.full((5, 1), 2.0**-126, np.float32))
+
+
 def test_what_is_not_finite_makes_its_scale_nan():
     a, b = draw((5, 64), "bfloat16", 6), draw((256, 64), "bfloat16", 7).T
     a[1, 3], b[2, 200] = np.inf, np.nan

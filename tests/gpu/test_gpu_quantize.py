@@ -104,6 +104,25 @@ def test_results_are_quantised_as_those_of_float32_would_be(block, kind):
 
 
 @pytest.mark.parametrize("block", [(1, 128), "row"])
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "bfloat16"])
+def test_results_of_groups_have_the_bits_of_the_rule(kind, block):
+    torch = pytest.importorskip("torch")
+    needs_hopper()
+    ends = torch.tensor([37, 37, 300, 411], device="cuda")
+    a = torch.randint(-2, 3, (420, 256), device="cuda").to(getattr(torch, kind))
+    b = torch.randint(-2, 3, (4, 328, 256), device="cuda").to(getattr(torch, kind)).mT
+    sums = unigemm.grouped_matmul(a, b, ends, alpha=0.5, dtype="float32")
+    if block == "row":
+        sums = sums.bfloat16().float()
+    q, expected = written_out(sums.cpu().numpy(), "float8_e4m3fn", block)
+    d, scales = unigemm.grouped_matmul(a, b, ends, alpha=0.5, quantize_out=block)
+    assert torch.isfinite(scales).all()
+    assert not d[411:].float().any()
+    found = d.view(torch.uint8).cpu().numpy(), scales.cpu().numpy()
+    assert_same([x[:411] for x in found], (q[:411], expected[:411]))
+
+
+@pytest.mark.parametrize("block", [(1, 128), "row"])
 def test_a_graph_quantises_new_contents(block):
     torch = pytest.importorskip("torch")
     needs_hopper()

@@ -138,13 +138,19 @@ class ProductOptions(EpilogueOptions, total=False):
     stream: Stream | None
 
 
-class GroupedOptions(ProductOptions, total=False):
-    """The keyword arguments of `unigemm.grouped_matmul`."""
+class OneResultGroupedOptions(ProductOptions, total=False):
+    """The keyword arguments of `unigemm.grouped_matmul` beside that which makes two results."""
 
     rows: Array | Sequence[int] | None
     rest: Rest
     scale_a: float | Array | None
     scale_b: float | Array | None
+
+
+class GroupedOptions(OneResultGroupedOptions, total=False):
+    """The keyword arguments of `unigemm.grouped_matmul`."""
+
+    quantize_out: QuantizeOut | None
 
 
 class EinsumOptions(ProductOptions, total=False):

@@ -259,7 +259,8 @@ def grouped(
     )
     d_mat, *beside_mats = d_mats
     dims: list[tuple[int, ...]] = [(form.count, step(a), step(b), *map(step, (d, *beside)))]
-    swapped = not gate and _prefers_transpose((m, n), d_mat)
+    quantized = epilogue is not None and bool(epilogue.quantized)
+    swapped = not (gate or quantized) and _prefers_transpose((m, n), d_mat)
     of_sums = granularity or (PER_TENSOR if scaled else None)
     along = () if scales is None else _scale_steps(scales, form.count)
     if swapped:

@@ -16,7 +16,7 @@ from typing import Any
 from ..arrays.libraries import host_view
 from ..arrays.library import KNOWN, Library
 from ..arrays.numpy_arrays import without_errors
-from ..arrays.operands import HOST, Operand, one_device, parse_dtype
+from ..arrays.operands import HOST, Device, Operand, one_device, parse_dtype
 from ..errors import (
     BackendWarning,
     CacheError,
@@ -37,7 +37,7 @@ from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import EXACT
 from ..problem.grouped import Form
 from ..problem.overlap import overlaps_itself
-from .bound import Arrays, Bound, called, refuse_shared, taking
+from .bound import Arrays, Bound, called, refuse_shared, taking, zeroed
 from .conversion import read_as, with_conversion
 from .first_call import measured
 from .fusion import Fusion, fusion_for
@@ -49,8 +49,11 @@ from .options import Options, _fit, blaming, check_options, describe, stated, wi
 from .quantized_results import (
     SCALES,
     fused_shape,
+    leaves_scales,
     refuse_more_results,
     scales_layout,
+    scales_of_nothing,
+    scales_of_result,
     second_pass,
     with_quantized_results,
 )
@@ -181,13 +184,14 @@ def _bound(
     if z is not None and z.readonly:
         raise UnsupportedProblem("out is read-only; pass an array that may be written")
     arrays = Arrays.of(operands, in_place=in_place)
-    quantized = _scales_of_result(operands, layout, options)
+    quantized = scales_of_result(operands.get(SCALES), layout, options)
     make = library.maker(layout.shape, layout.dtype, device)
     returned = (make,) * (0 if fusion is None else fusion.returned)
     if quantized is not None:
-        returned = (library.maker(quantized.shape, quantized.dtype, device),)
-    made = len(returned) if z is None else 0
-    at = {name: i for i, name in enumerate((*arrays.names, *_results(made)))} | {"": -1}
+        returned = (_scales_maker(library, quantized, device, options),)
+        arrays = arrays.with_zeroed(SCALES) if leaves_scales(options) else arrays
+    made = _results(len(returned) if z is None else 0)
+    at = {name: i for i, name in enumerate((*arrays.names, *made))} | {"": -1}
     names = () if fusion is None else (*fusion.names, *(("amax_out",) * fusion.largest))
     names = (SCALES, *names) if options.quantize_out == "row" else names
     index = -1 if device == HOST else device.index
@@ -195,7 +199,6 @@ def _bound(
     form = options.form
     without = form is not None and form.count == 0  # groups
     fill = not empty and (x.shape[-1] == 0 or (without and options.rest == "zeros"))
-    fill = fill or (empty and quantized is not None)  # rows of no columns have scales
     if fill and without:
         arrays = arrays._replace(zeroed=tuple(i for i in arrays.written if i != at.get("out")))
     bound = partial(
@@ -217,12 +220,13 @@ def _bound(
         **_of_groups(form, at, scales, index),
     )
     if empty or fill or without:
+        launch = scales_of_nothing(layout, quantized, device, scales.taken) if empty else None
         if options.plan is not None:
             raise UnsupportedProblem(
                 f"the plan is for {options.plan.extents} and {x.shape} @ {y.shape} multiplies "
                 "nothing; leave plan= out"
             )
-        return bound(launch=None, workspace=None, plan=None)
+        return bound(launch=launch, workspace=None, plan=None)
     gemm = stated(x.layout, y.layout, layout, options)
     # Before a plan is made or a kernel compiled; each later call checks its own addresses.
     refuse_shared(arrays, operands)
@@ -233,20 +237,17 @@ def _bound(
     scratch = plan.workspace_bytes
     if gemm.problem.quantized_rows is not None:
         assert quantized is not None
-        place = len(scales.brought) + bool(scales.brought)
-        behind = second_pass(launch, x.dtype, layout, quantized, device, place)
+        behind = second_pass(launch, x.dtype, layout, quantized, device, scales.taken)
         launch, scratch = behind.launch, scratch + behind.bytes
     workspace = library.maker((scratch,), None, device) if scratch else None
     return bound(launch=launch, workspace=workspace, workspace_bytes=scratch, plan=plan)
 
 
-def _scales_of_result(
-    operands: Mapping[str, Operand], d: Layout, options: Options
-) -> Layout | None:
-    """Return how the scales of a quantised result lie; None for any other."""
-    if options.quantize_out is None:
-        return None
-    return scales_layout(operands.get(SCALES), d.shape, options.quantize_out)
+def _scales_maker(
+    library: Library, scales: Layout, device: Device, options: Options
+) -> Callable[[], Any]:
+    make = library.maker(scales.shape, scales.dtype, device)
+    return partial(zeroed, library, make) if leaves_scales(options) else make
 
 
 def _of_groups(
@@ -303,7 +304,7 @@ def _fused(
     sharing = options.quantize_out
     if sharing == "1x128":
         seen = see(arrays[SCALES], SCALES) if SCALES in arrays else None
-        shape = fused_shape(given, x.shape, y.shape)
+        shape = fused_shape(given, x.shape, y.shape, options.form)
         stated_for = partial(stated_for, quantized=scales_layout(seen, shape, sharing))
     fusion = stated_for()
     if isinstance(options.plan, Plan) and _differ(options.plan, fusion):

@@ -26,6 +26,7 @@ __all__ = [
     "refuse_shared",
     "store",
     "taking",
+    "zeroed",
 ]
 
 #: How many bound calls each library keeps.
@@ -80,6 +81,12 @@ class Arrays(NamedTuple):
         reach = tuple(high for _, high in spans)
         said = tuple(map(called, names))
         return cls(names, said, reach, tuple(apart), tuple(written), zeroed)
+
+    def with_zeroed(self, name: str) -> Arrays:
+        """Return the same with an array that is set to zero first, if the caller brings it."""
+        return self._replace(
+            zeroed=(*self.zeroed, *(i for i in self.written if self.names[i] == name))
+        )
 
 
 class Copy(NamedTuple):
@@ -217,6 +224,13 @@ class Bound:
         if self.instead is not None:
             return True
         return bool(self.fresh or self.workspace or self.launch is None or self.arrays.zeroed)
+
+
+def zeroed(library: Library, make: Callable[[], Any]) -> Any:
+    """Return a new array of zeros."""
+    found = make()
+    library.zero(found)
+    return found
 
 
 def taking(places: Sequence[int]) -> Callable[[Sequence[int]], tuple[int, ...]]:

@@ -331,8 +331,9 @@ class _Builder:
             return found
         refuse_more_results(found.returned)
         return replace(
-            found, names=(*arrays, SCALES), layouts=(*found.layouts, self.quantized), returned=1
-        )
+            found, names=(*arrays, SCALES), layouts=(*found.layouts, self.laid(self.quantized)),
+            returned=1,
+        )  # fmt: skip
 
 
 def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:

@@ -141,11 +141,13 @@ def describe(
 def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
     """Return the canonical product of a call whose layouts are known."""
     form = options.form
+    rows = options.quantize_out == "row"
+    whole = intermediate(a.dtype, d) if rows else d
     if form is not None and form.groups is not None:
-        return grouped(
+        gemm = grouped(
             a,
             b,
-            d,
+            whole,
             form,
             precision=options.precision,
             deterministic=bool(options.deterministic),
@@ -155,21 +157,21 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
             epilogue=options.epilogue,
             beside=options.beside,
         )
-    rows = options.quantize_out == "row"
-    gemm = canonical(
-        a,
-        b,
-        intermediate(a.dtype, d) if rows else d,
-        precision=options.precision,
-        deterministic=bool(options.deterministic),
-        scaled=options.scaled,
-        batch_invariant=bool(options.batch_invariant),
-        scales=options.blocks,
-        granularity=options.granularity,
-        epilogue=options.epilogue,
-        beside=options.beside,
-        converted=options.converted,
-    )
+    else:
+        gemm = canonical(
+            a,
+            b,
+            whole,
+            precision=options.precision,
+            deterministic=bool(options.deterministic),
+            scaled=options.scaled,
+            batch_invariant=bool(options.batch_invariant),
+            scales=options.blocks,
+            granularity=options.granularity,
+            epilogue=options.epilogue,
+            beside=options.beside,
+            converted=options.converted,
+        )
     if rows:
         gemm = replace(gemm, problem=replace(gemm.problem, quantized_rows=d.dtype))
     return gemm

@@ -205,7 +205,7 @@ def _with_epilogue(
     in_place = "c" in given and given["c"] is named.get("out")
     quantized = None
     if options.quantize_out == "1x128":
-        shape = fused_shape(given, layouts["a"].shape, layouts["b"].shape)
+        shape = fused_shape(given, layouts["a"].shape, layouts["b"].shape, options.form)
         quantized = scales_layout(None, shape, options.quantize_out)
     fusion = fusion_for(
         given,

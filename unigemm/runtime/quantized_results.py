@@ -17,6 +17,7 @@ from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedP
 from ..planning.backend import Launcher
 from ..problem.canonical import Layout, gated_shape, result_shape
 from ..problem.dtypes import FLOAT8, DType, fused_output_dtypes
+from ..problem.grouped import Form
 from ..problem.overlap import overlaps_itself
 from ..problem.quantization import Sharing, check_quantized, scales_shape, sharing_of
 from .rounding import rounding_of
@@ -29,8 +30,11 @@ __all__ = [
     "SecondPass",
     "fused_shape",
     "intermediate",
+    "leaves_scales",
     "refuse_more_results",
     "scales_layout",
+    "scales_of_nothing",
+    "scales_of_result",
     "second_pass",
     "with_quantized_results",
 ]
@@ -65,8 +69,8 @@ def with_quantized_results(options: Options, a: DType, results: tuple[Any, ...])
     sharing = sharing_of(options.quantize_out, "quantize_out")
     if sharing not in ("1x128", "row"):
         raise UnsupportedProblem(f"quantize_out is {shown(options.quantize_out)}; {_ADVICE}")
-    if options.operation != "matmul":
-        raise UnsupportedProblem("quantize_out is of matmul; quantise what groups give")
+    if options.form is not None:
+        _refuse_groups(options.form, sharing)
     if results and len(results) != 2:
         raise UnsupportedProblem(
             "quantize_out gives a result and its scales, and out is one array; pass a pair"
@@ -78,6 +82,27 @@ def with_quantized_results(options: Options, a: DType, results: tuple[Any, ...])
         dtype = parse_dtype(dtype)
         check_quantized(dtype)
     return replace(options, quantize_out=sharing, dtype=dtype)
+
+
+def _refuse_groups(form: Form, sharing: Sharing) -> None:
+    """Refuse scales that groups do not have.
+
+    Raises
+    ------
+    UnsupportedProblem
+        Neighbours that share one are of several groups, or it would be written where no group is.
+    """
+    if sharing == "1x128" and form.along == "n":
+        raise UnsupportedProblem(
+            "the columns are divided, so that 128 neighbours of a row are of several groups; pass "
+            'quantize_out="row", or compute the transpose, whose rows are divided'
+        )
+    untouched = form.groups is not None and form.groups.rest == "untouched"
+    if sharing == "row" and untouched:
+        raise UnsupportedProblem(
+            'quantize_out="row" rounds all rows in a second pass, and rest="untouched" leaves some '
+            'as they were; pass (1, 128), or rest="zeros"'
+        )
 
 
 def scales_layout(
@@ -110,13 +135,27 @@ def scales_layout(
     return given.layout if isinstance(given, Operand) else given
 
 
+def scales_of_result(given: Operand | None, d: Layout, options: Options) -> Layout | None:
+    """Return how the scales of a quantised result lie, the caller's or new; None for any other."""
+    if options.quantize_out is None:
+        return None
+    return scales_layout(given, d.shape, options.quantize_out)
+
+
+def leaves_scales(options: Options) -> bool:
+    """Whether a kernel writes no scales where no group is, of which all results are to be zeros."""
+    groups = None if options.form is None else options.form.groups
+    zeros = groups is not None and groups.along != "k" and groups.rest == "zeros"
+    return zeros and options.quantize_out == "1x128"
+
+
 def fused_shape(
-    given: Mapping[str, Any], a: tuple[int, ...], b: tuple[int, ...]
+    given: Mapping[str, Any], a: tuple[int, ...], b: tuple[int, ...], form: Form | None = None
 ) -> tuple[int, ...]:
     """Return the shape of the result of a product, with these arguments of an epilogue."""
     from ..activations import GATED
 
-    shape = result_shape(a, b)
+    shape = result_shape(a, b) if form is None else form.shape
     return gated_shape(shape, b) if given.get("activation") in GATED else shape
 
 
@@ -149,6 +188,26 @@ class SecondPass:
 
     bytes: int
     launch: Launcher
+
+
+def scales_of_nothing(
+    d: Layout, scales: Layout | None, device: Device, place: int
+) -> Launcher | None:
+    """Return what writes the scales of rows that have no columns: those of zeros; None for none.
+
+    Parameters
+    ----------
+    d, scales, device, place
+        As in `second_pass`.
+    """
+    if scales is None or 0 in scales.shape:
+        return None
+    rounding = rounding_of(intermediate(d.dtype, d), d, scales, "row", device)
+
+    def launch(a: int, b: int, d_at: int, workspace: int, stream: int, *more: Any) -> None:
+        rounding(d_at, d_at, more[place], stream)
+
+    return launch
 
 
 def second_pass(

@@ -66,6 +66,11 @@ class Scales:
         return bool(self.whole)
 
     @property
+    def taken(self) -> int:
+        """How many of these a launch takes: addresses, and the factor behind them."""
+        return len(self.brought) + bool(self.brought)
+
+    @property
     def steps(self) -> tuple[int, int]:
         """How many numbers a group's scale of A, and of B, is behind the one before."""
         first, second = (int(name in self.grouped) for name in ("scale_a", "scale_b"))
