@@ -174,9 +174,7 @@ def test_a_stranger_that_is_no_backend_is_reported_and_left_out(monkeypatch, sou
     real = hooks.import_module
     entry = importlib.metadata.EntryPoint("stranger", "stranger_module:BACKEND", "unigemm.backends")
     monkeypatch.setattr(hooks, "import_module", import_module)
-    monkeypatch.setattr(
-        registry, "entry_points", lambda group, name=None: [entry] if name != "other" else []
-    )
+    monkeypatch.setattr(registry, "_entries", lambda name=None: [entry] if name != "other" else [])
     caches = registry._outside, registry.backend_named
     for each in caches:
         each.cache_clear()

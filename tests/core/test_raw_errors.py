@@ -31,14 +31,22 @@ def test_a_library_that_another_thread_imports_is_none_yet(monkeypatch, name):
         unigemm.matmul(a, a, epilogue=lambda acc: 1 if acc else 2)
 
 
-@pytest.fixture
-def broken_neighbour(tmp_path, monkeypatch):
-    """Install a distribution whose list of commands is no list."""
-    info = tmp_path / "neighbour-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: neighbour\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[console_scripts]\nfoo\n")
-    monkeypatch.syspath_prepend(tmp_path)
+def install(folder, name, version, text):
+    """Write what a distribution with a list of entry points has."""
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(text)
+
+
+@pytest.fixture(params=["console_scripts", "unigemm.backends"])
+def neighbours(request, tmp_path, monkeypatch):
+    """Install a distribution whose list is no list, and a backend, over an older one of it."""
+    install(tmp_path / "old", "stranger", "1.0", "[unigemm.backends]\nolder = stranger:OLDER\n")
+    install(tmp_path / "new", "stranger", "2.0", "[unigemm.backends]\nnewer = stranger:NEWER\n")
+    install(tmp_path / "new", "broken", "1.0", f"[{request.param}]\nfoo\n")
+    monkeypatch.syspath_prepend(tmp_path / "old")
+    monkeypatch.syspath_prepend(tmp_path / "new")
     caches = registry._outside, registry.backend_named
     for each in caches:
         each.cache_clear()
@@ -47,10 +55,12 @@ def broken_neighbour(tmp_path, monkeypatch):
         each.cache_clear()
 
 
-def test_a_distribution_with_a_broken_list_of_commands_is_passed_over(broken_neighbour):
+def test_a_distribution_with_a_broken_list_is_passed_over_and_others_are_found(neighbours):
     with pytest.raises(Exception, match=r"."):
         list(importlib.metadata.entry_points(group=registry.hooks.ENTRY_POINTS))
-    assert set(registry.BUILTIN) <= set(registry.backend_names())
+    names = set(registry.backend_names())
+    assert {*registry.BUILTIN, "newer"} <= names
+    assert "older" not in names  # of a distribution that a newer one hides
     with pytest.raises(unigemm.BackendUnavailable, match="there is no backend 'nosuch'"):
         registry.backend_named("nosuch")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import EntryPoint, distributions, entry_points
+from importlib.metadata import EntryPoint, distributions
 from typing import Any
 
 from .. import env, hooks
@@ -25,19 +25,24 @@ def backend_names() -> tuple[str, ...]:
 
 @cache
 def _outside() -> tuple[str, ...]:
-    # Slow, as it reads the metadata of every installed distribution: once a process.
+    # Slow, as it reads a file of every installed distribution: once a process.
     return tuple(sorted({entry.name for entry in _entries()}))
 
 
 def _entries(name: str | None = None) -> list[EntryPoint]:
-    """Return backends' entry points; a distribution whose own list is broken has none."""
-    try:
-        found = list(entry_points(group=hooks.ENTRY_POINTS))
-    except Exception:  # of some distribution's file, and the others are not read then
-        found = []
-        for each in distributions():
-            with suppress(Exception):
-                found += each.entry_points.select(group=hooks.ENTRY_POINTS)
+    """Return backends' entry points; a distribution whose own list is broken has none.
+
+    Only lists that name the group are parsed, of each distribution the first that is found.
+    """
+    found: list[EntryPoint] = []
+    seen = set()
+    for each in distributions():
+        with suppress(Exception):  # of some distribution's file
+            if hooks.ENTRY_POINTS in (each.read_text("entry_points.txt") or ""):
+                whose = each.metadata["Name"]
+                if whose not in seen:
+                    seen.add(whose)
+                    found += each.entry_points.select(group=hooks.ENTRY_POINTS)
     return [entry for entry in found if name in (None, entry.name)]
 
 

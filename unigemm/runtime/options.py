@@ -18,7 +18,7 @@ from ..errors import (
     UnsupportedProblem,
 )
 from ..planning.plan import Plan
-from ..planning.registry import backend_names
+from ..planning.registry import BUILTIN, backend_names
 from ..planning.target import Target
 from ..problem.block_scales import refuse_elements
 from ..problem.canonical import Gemm, Layout, canonical, gated_shape, result_shape
@@ -207,10 +207,10 @@ def check_options(options: Options) -> None:
         raise UnsupportedProblem(
             f"precision {shown(options.precision)} is not known; use one of {', '.join(PRECISIONS)}"
         )
-    names = backend_names()
-    if not is_one_of(options.backend, ("auto", *names)):
+    if not _is_known(options.backend):
         raise BackendUnavailable(
-            f"there is no backend {shown(options.backend)}; use auto or one of {', '.join(names)}"
+            f"there is no backend {shown(options.backend)}; use auto or one of "
+            f"{', '.join(backend_names())}"
         )
     if options.casting is not None and not is_one_of(options.casting, CASTINGS):
         raise UnsupportedProblem(
@@ -243,11 +243,17 @@ def with_named_backend(options: Options) -> Options:
     if options.backend != "auto" or options.plan is not None:
         return options
     name = env.backend()
-    if name != "auto" and name not in (names := backend_names()):
+    if not _is_known(name):
         raise BackendUnavailable(
-            f"UNIGEMM_BACKEND: there is no backend {name!r}; use auto or one of {', '.join(names)}"
+            f"UNIGEMM_BACKEND: there is no backend {name!r}; use auto or one of "
+            f"{', '.join(backend_names())}"
         )
     return replace(options, backend=name)
+
+
+def _is_known(name: object) -> bool:
+    """Whether `backend=` may be a name; one of unigemm's own is told without a search."""
+    return is_one_of(name, ("auto", *BUILTIN)) or is_one_of(name, backend_names())
 
 
 def refuse_of_groups(a: Operand | Layout, options: Options) -> None:
