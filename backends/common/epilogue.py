@@ -18,6 +18,7 @@ __all__ = [
     "epilogue_us",
     "in_halves",
     "in_place",
+    "scales_each_column",
     "unsupported_config_epilogue",
     "unsupported_epilogue",
 ]
@@ -76,6 +77,15 @@ def in_halves(problem: Problem) -> bool:
     with neighbours.
     """
     return problem.epilogue is not None and problem.epilogue.halves
+
+
+def scales_each_column(problem: Problem) -> bool:
+    """Whether neighbouring columns of B have scales of their own, where blocks of K have some.
+
+    Those of 128 columns share one, but neighbours that are brought from both halves of B do not.
+    """
+    assert problem.scales is not None
+    return problem.scales.b.sharing[0] == 1 or in_halves(problem)
 
 
 def unsupported_config_epilogue(problem: Problem, config: Config) -> str | None:

@@ -30,6 +30,7 @@ import numpy as np
 from unigemm.planning.config import Config
 from unigemm.problem.problem import Problem
 
+from ..common.epilogue import scales_each_column
 from .geometry_operands import (
     MMA_M,
     SWIZZLE_BYTES,
@@ -275,9 +276,7 @@ def scale_lines(problem: Problem, rows: Any, columns: Any) -> Any:
 
     Each row has one, and each block of columns that the tile may touch, or each column.
     """
-    scales = problem.scales
-    assert scales is not None
-    return rows + (columns if scales.b.sharing[0] == 1 else column_blocks(columns))
+    return rows + (columns if scales_each_column(problem) else column_blocks(columns))
 
 
 def scale_bytes(problem: Problem, rows: Any, columns: Any) -> Any:

@@ -118,6 +118,19 @@ def test_nan_of_one_block_does_not_reach_others():
     assert abs(got[:128] - x.expected[:128]).max() < 2.0**-11 * x.magnitude.max()
 
 
+@pytest.mark.parametrize("lines", [(1, 1), (1, 128)])
+@pytest.mark.parametrize("layout", ["halves", "interleaved"])
+def test_pairs_of_a_gate_have_scales_of_their_own_columns(layout, lines):
+    """In halves, neighbours of a tile are half of B apart."""
+    x = drawn((70, 264, 300), lines, seed=2)
+    given = {"scale_a": x.scale_a, "scale_b": x.scale_b, "dtype": "float32"}
+    given |= {"activation": "swiglu", "gate_layout": layout}
+    with emulator.device("sm_90a"):
+        got = unigemm.matmul(x.a, x.b, **given, backend="cute_wgmma")
+    expected = unigemm.matmul(x.a, x.b, **given)
+    assert abs(got - expected).max() < 2.0**-10 * abs(expected).max()
+
+
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("form", "lines"),

@@ -1,14 +1,20 @@
-"""Scales of whole operands, by which sums are multiplied before they are rounded."""
+"""Scales by which sums are multiplied: of whole operands, and of blocks of K."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Float64, const_expr, range_constexpr
+from cutlass import Float32, Float64, Int32, Int64, Uint8, Uint32, const_expr, range_constexpr
 
+from unigemm.problem.dtypes import DType
+from unigemm.problem.problem import Problem
+
+from ...common.epilogue import in_halves
 from ...common.factors import FINITE, LARGE, MOST, SMALL
 from .device import global_vector, read
+
+_NAN, _LEAST = 0x7FC00000, 0x00400000  # bits of float32: NaN, 2 to the -127
 
 
 def scale_of(scales: tuple) -> tuple:
@@ -53,3 +59,17 @@ def scale_sums(sums: cute.Tensor, scale: tuple) -> None:
         if scale[1] != 1:
             for i in range_constexpr(cute.size(sums)):
                 sums[i] = sums[i] * scale[1]
+
+
+def block_scale(address: Int64, dtype: DType) -> Any:
+    """Load the scale of a block, which is float32 or E8M0, as float32."""
+    if dtype is DType.FLOAT32:
+        return read(global_vector(address, Float32, 1), 1)[0]
+    exponent = Uint32(read(global_vector(address, Uint8, 1), 1)[0])
+    bits = Uint32(cutlass.select_(exponent == 0, Uint32(_LEAST), exponent << 23))
+    return Uint32(cutlass.select_(exponent == 255, Uint32(_NAN), bits)).bitcast(Float32)
+
+
+def column_of_b(problem: Problem, column: Int32, columns: Int32) -> Int32:
+    """Return which column of B, of so many, a column of the sums is; they may be in pairs."""
+    return column // 2 + column % 2 * (columns // 2) if in_halves(problem) else column

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint8, Uint32, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from ....problem.dtypes import DType
+from ...common.epilogue import scales_each_column
 from ...cute.kernels.device import SMEM, global_vector, read, select, write
+from ...cute.kernels.scaling import block_scale, column_of_b
 from ...cute.kernels.tile_scheduler import Work, advance, first_of_groups, next_unit, work_unit
 from ..geometry import BLOCK, WARPGROUP, column_blocks, column_step, scale_lines
 from ..geometry_operands import MMA_M
@@ -28,17 +30,10 @@ from .tile_coords import tile_origin
 __all__ = ["Factors", "add_promoted", "await_others", "bring_scales", "factors_of",
            "read_factors", "reads_late"]  # fmt: skip
 
-_NAN, _LEAST = 0x7FC00000, 0x00400000  # bits of float32: NaN, 2 to the -127
 _SHORT = 7  # stages: of tiles whose k_tiles take longer than the memory's latency
 _OTHERS = 20  # registers of a thread that reads scales beside these
 _VALUES = 8  # scales that a thread has in flight, where it does not copy them
 _BARRIER = 9  # and on: a named barrier for each consumer warpgroup
-
-
-def of_each_column(spec: Spec) -> bool:
-    """Whether each column has a scale of its own."""
-    scales = spec.problem.scales
-    return scales.b.sharing[0] == 1
 
 
 # -- the warps that bring them ---------------------------------------------------------------------
@@ -123,12 +118,13 @@ def places_of(
 
     def place_of(which: int, number: Int32) -> tuple:
         width = operands[which].dtype.itemsize
-        # Blocks of rows have several lines of a tile, blocks of columns are lines.
-        first = corner[which] if which == 0 else corner[which] // shared[which]
-        line = cutlass.max(first + number, Int32(0))
-        if which == 0:
-            line = cutlass.min(line, sizes[0] - 1) // shared[0]
-        else:
+        if which == 0 or scales_each_column(spec.problem):
+            line = cutlass.min(cutlass.max(corner[which] + number, Int32(0)), sizes[which] - 1)
+            if which == 1:
+                line = column_of_b(spec.problem, line, sizes[1])
+            line = line // shared[which]
+        else:  # blocks of columns are lines
+            line = cutlass.max(corner[1] // shared[1] + number, Int32(0))
             line = cutlass.min(line, (sizes[1] - 1) // shared[1])
         batch = Int64(work.i0) * steps[which][2] + Int64(work.i1) * steps[which][3]
         at = places[which] + (batch + Int64(line) * steps[which][0]) * width
@@ -214,7 +210,7 @@ def read_vectors(
         for i in range_constexpr(4):
             for x in range_constexpr(len(columns)):
                 where = columns[x][1] + Int64(done + i) * columns[x][2]
-                of_columns.append(_scale(where, DType.FLOAT32))
+                of_columns.append(block_scale(where, DType.FLOAT32))
         for i in range_constexpr(4):
             cute.arch.mbarrier_wait(empty + stage, phase)
             slot = slots + stage * spec.geometry.scale_bytes
@@ -272,7 +268,7 @@ def read_k_tiles(
 def read_k_tile(spec: Spec, lines: tuple, k_tile: Int64, thread: Int32) -> list:
     """Read the scales of a thread's lines, which are both float32 or both E8M0."""
     dtype = spec.problem.scales.a.dtype
-    return [_scale(place + k_tile * along, dtype) for place, along in lines]
+    return [block_scale(place + k_tile * along, dtype) for place, along in lines]
 
 
 @cute.jit
@@ -285,15 +281,6 @@ def leave_scale(scale: Float32, slot: Int32, number: Int32, count: cutlass.Const
 def _shared(where: Int32, count: int) -> cute.Tensor:
     pointer = cute.make_ptr(Float32, where, SMEM, assumed_align=4 * count)
     return cute.make_tensor(pointer, cute.make_layout(count))
-
-
-def _scale(address: Int64, dtype: DType) -> Any:
-    """Load a scale as float32."""
-    if dtype is DType.FLOAT32:
-        return read(global_vector(address, Float32, 1), 1)[0]
-    exponent = Uint32(read(global_vector(address, Uint8, 1), 1)[0])
-    bits = Uint32(cutlass.select_(exponent == 0, Uint32(_LEAST), exponent << 23))
-    return Uint32(cutlass.select_(exponent == 255, Uint32(_NAN), bits)).bitcast(Float32)
 
 
 # -- the consumers ---------------------------------------------------------------------------------
@@ -338,7 +325,7 @@ def factors_of(
     if tile_m < MMA_M:
         row = row % tile_m
     column, columns = warpgroup[1] * geo.mma_n, slots + 4 * tile_m
-    if of_each_column(spec):
+    if scales_each_column(spec.problem):
         columns += 4 * (column + lane % 4 * 2)
     first = column + tile_origin(spec, work, lasts)[1] % BLOCK
     return (*Factors(slots + 4 * row, columns, first, _BARRIER + consumer),)
@@ -361,7 +348,7 @@ def read_factors(spec: Spec, factors: tuple, stage: Int32) -> tuple:
         for i in range(geo.repeats_m)
         for half in range(halves)
     )
-    if of_each_column(spec):
+    if scales_each_column(spec.problem):
         return rows, (found.columns + offset,), found.first
     blocks = range(int(column_blocks(spec.config.tile[1])))
     return rows, tuple(_read(found.columns + offset + 4 * i) for i in blocks), found.first
@@ -389,7 +376,7 @@ def add_scaled(
     """Add sums times the factors of their rows and columns to the total."""
     rows, columns, place = loaded
     blocks = const_expr(spec.geometry.mma_n // 8)
-    each = const_expr(of_each_column(spec))
+    each = const_expr(scales_each_column(spec.problem))
     step = const_expr(1 if each else int(column_step(spec.geometry.mma_n)) // 8)
     if const_expr(not each):
         factors = tuple(tuple(row * column for column in columns) for row in rows)
@@ -423,10 +410,10 @@ def chosen(of_blocks: tuple, place: Int32) -> Any:
 @cute.jit
 def await_others(spec: cutlass.Constexpr, factors: tuple) -> None:
     """Wait until all warps of the warpgroup have read what they read while they promoted."""
-    if const_expr(len(factors) > 0 and of_each_column(spec)):
+    if const_expr(len(factors) > 0 and scales_each_column(spec.problem)):
         cute.arch.barrier(barrier_id=Factors(*factors).barrier, number_of_threads=WARPGROUP)
 
 
 def reads_late(spec: Spec, factors: tuple) -> bool:
     """Whether factors are read while sums are promoted, so that a stage is left behind that."""
-    return bool(factors) and of_each_column(spec)
+    return bool(factors) and scales_each_column(spec.problem)
