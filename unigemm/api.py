@@ -233,7 +233,7 @@ def matmul(
         float8_e8m0fnu: `a` for each row, (..., M, ceil(K / 128)), or for 128 rows, (..., ceil(M /
         128), ceil(K / 128)); `b` for each column, (..., ceil(K / 128), N), or for 128 columns,
         (..., ceil(K / 128), ceil(N / 128)); with any strides. The sums of each 128 elements are
-        multiplied by them. The CPU and Hopper's tensor cores take these.
+        multiplied by them. The CPU, Hopper's and Blackwell's tensor cores take these.
 
         Block scales are two arrays, and come in two formats. For MXFP8 both are float8_e8m0fnu, and
         each scale multiplies 32 elements along K. For NVFP4 both are float8_e4m3fn, and each scale

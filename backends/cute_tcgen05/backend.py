@@ -22,6 +22,7 @@ class Tcgen05Backend(CuteBackend):
 
     name = "cute_tcgen05"
     model = MODEL
+    takes_fine_scales = True
     takes_groups = True
 
     def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:

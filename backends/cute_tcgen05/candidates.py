@@ -19,7 +19,7 @@ from ..common.ranking import CostModel, Offer
 from ..common.workspace import totals_bytes, workspace_bytes
 from .cost import places, repacked_bytes, usage
 from .geometry import SCHEDULES, geometry
-from .legality import narrowest, unsupported_reason
+from .legality import narrowest, unsupported_promotion, unsupported_reason
 from .tiles import MOST_SWAPPED, tiles
 
 __all__ = ["MODEL", "offered", "places", "scratch_bytes"]
@@ -49,6 +49,8 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
 def _alike(problem: Problem, target: Target, single: int, pair: int) -> _Catalogue:
     found, split = [], []
     for tile in tiles(problem.a.dtype.itemsize, {1: single, 2: pair}):
+        if unsupported_promotion(problem, tile) is not None:
+            continue
         deep = _deepest(problem, target, tile)
         found += [deep, replace(deep, schedule=f"{tile.schedule}-dynamic")]
         split += 2 * [_deepest(problem, target, replace(tile, split_k=2)).stages]

@@ -24,6 +24,7 @@ from .geometry import (
     ROWS,
     SCHEDULES,
     geometry,
+    is_promoted,
     is_repacked,
     scale_tiles,
     shared_major,
@@ -75,6 +76,10 @@ def usage(
     sums = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) / 2), 0)
     copied = repacked_bytes(problem, extents)
     mma = ROWS * x.tile_n * x.tile_k / (target.tensor_rate(problem.a.dtype) * clock)
+    if is_promoted(problem):  # the store warps multiply and add while the next k_tile is summed
+        each = 2 if geometry(problem, tiles[0]).slot_bytes else 1
+        mma = np.maximum(mma, each * ROWS * x.tile_n / (128.0 * clock))
+        buffers = buffers * 0 + 1  # and store no tile meanwhile
     stored = used * out * store / (32.0 * clock)  # while the next tile is summed, if that is longer
     none = np.zeros(x.size)
     return Usage(

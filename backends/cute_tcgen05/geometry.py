@@ -18,6 +18,10 @@ all columns; along K it is one tile for mxfp8, four for nvfp4. They are copied t
 where each stage has columns of its own, so a copy waits, as the stage does, for the products that
 read what was there before.
 
+Where scales of blocks multiply sums (`Problem.scales`), those of each k_tile lie in a buffer of
+their own, and the store warps add them up in registers: a row of the tile each thread, so tiles are
+narrow.
+
 Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
 """
 
@@ -32,7 +36,7 @@ from unigemm.problem.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import BlockScales, Major, MatrixType, Problem
 
-from ..common.epilogue import in_halves
+from ..common.epilogue import in_halves, scales_each_column
 from ..common.groups import begins_anywhere
 
 __all__ = [
@@ -42,6 +46,7 @@ __all__ = [
     "geometry",
     "instruction_kind",
     "instruction_word",
+    "is_promoted",
     "is_repacked",
     "operand_bytes",
     "scale_tiles",
@@ -72,6 +77,8 @@ COLUMNS = 512  # of tensor memory, 32 bits each
 TILE_COLUMNS = TILE_ROWS // 32  # of tensor memory: a tile of scales, a column for 32 rows
 HALF_TILE = TILE_ROWS // 2  # a tile of D begins at a multiple of so many columns' scales
 WIDEST = 256  # columns of a tile
+WIDEST_PROMOTED = 128  # where a thread holds a row's sums in registers
+BLOCK = 128  # columns that share a scale of the coarse kind
 LEAST_COLUMNS = 32  # that are allocated, in powers of two (PTX ISA, tcgen05.alloc)
 
 # The number of each element type within its kind (PTX ISA, tcgen05 instruction descriptor).
@@ -119,6 +126,10 @@ class Geometry:
         Columns of B that one CTA loads.
     buffers
         Of sums in tensor memory.
+    promoted
+        Whether the sums of each k_tile are added up in registers.
+    slot_bytes
+        Of shared memory for the scales of a k_tile's columns, where each has one of its own.
     scale_tiles
         Tiles of scales in a stage: of A and of B along their rows, and along K; zeros where there
         are none.
@@ -155,6 +166,8 @@ class Geometry:
     mma: tuple[int, int]
     loaded: int
     buffers: int
+    promoted: bool
+    slot_bytes: int
     a_bytes: int
     b_bytes: int
     scale_tiles: tuple[int, int, int]
@@ -189,6 +202,11 @@ def is_repacked(problem: Problem, name: str) -> bool:
     return matrix.major != shared_major(problem, name) or matrix.alignment < TMA_BYTES
 
 
+def is_promoted(problem: Problem) -> bool:
+    """Whether the sums of each k_tile are multiplied by scales before they are added up."""
+    return problem.scales is not None and problem.scales.of_blocks
+
+
 @lru_cache(maxsize=8192)
 def geometry(problem: Problem, config: Config) -> Geometry:
     """Return the derived numbers of a configuration."""
@@ -209,6 +227,9 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     box_columns, box_pitch = box_of(store, n, stored)
     boxes = {"tma": BOXES, "rows": 1, "direct": 0}[store]
     box_bytes = STORE_WARPS * boxes * BOX_ROWS * box_pitch
+    promoted = is_promoted(problem)
+    # A slot beside each buffer of sums.
+    slot_bytes = 4 * n * buffers if promoted and scales_each_column(problem) else 0
     return Geometry(
         ctas=ctas,
         pairs=config.cluster[0] // ctas,
@@ -219,6 +240,8 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         mma=(m * ctas, n),
         loaded=n // ctas,
         buffers=buffers,
+        promoted=promoted,
+        slot_bytes=slot_bytes,
         a_bytes=a_bytes,
         b_bytes=b_bytes,
         scale_tiles=tiles,
@@ -231,7 +254,10 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         box_columns=box_columns,
         box_pitch=box_pitch,
         box_bytes=box_bytes,
-        smem_bytes=BARRIER_BYTES + config.stages * (a_bytes + b_bytes + scale_bytes) + box_bytes,
+        smem_bytes=BARRIER_BYTES
+        + config.stages * (a_bytes + b_bytes + scale_bytes)
+        + box_bytes
+        + slot_bytes,
     )
 
 

@@ -10,10 +10,16 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
-from ..common.epilogue import in_halves, unsupported_config_epilogue, unsupported_epilogue
+from ..common.epilogue import (
+    in_halves,
+    scales_each_column,
+    unsupported_config_epilogue,
+    unsupported_epilogue,
+)
 from ..common.groups import unsupported_groups
 from ..common.kernel_key import unsupported_parameter
 from .geometry import (
+    BLOCK,
     COLUMNS,
     HALF_TILE,
     K_TILE_BYTES,
@@ -21,12 +27,14 @@ from .geometry import (
     SCHEDULES,
     STORE_WARPS,
     WIDEST,
+    WIDEST_PROMOTED,
     Geometry,
     geometry,
+    is_promoted,
     shared_major,
 )
 
-__all__ = ["narrowest", "unsupported_product", "unsupported_reason"]
+__all__ = ["narrowest", "unsupported_product", "unsupported_promotion", "unsupported_reason"]
 
 _UNUSED = ("thread", "occupancy", "repacked", "remainder", "producers", "cluster_k", "slice_k")
 _WARPS = (STORE_WARPS, 1)
@@ -77,6 +85,7 @@ def unsupported_reason(problem: Problem, config: Config, target: Target) -> str 
         or _unsupported_schedule(config)
         or _unsupported_of_groups(problem, config)
         or _unsupported_tile(problem, config)
+        or unsupported_promotion(problem, config)
     )
     if reason is not None:
         return reason
@@ -111,6 +120,18 @@ def _unsupported_tile(problem: Problem, config: Config) -> str | None:
         return f"tile M {m} is not {ROWS}, the rows of one CTA"
     if k * problem.a.dtype.itemsize != K_TILE_BYTES:
         return f"a k_tile must be {K_TILE_BYTES} bytes"
+    return None
+
+
+def unsupported_promotion(problem: Problem, config: Config) -> str | None:
+    """Say why a tile is none for scales of blocks, which multiply sums; None where it is one."""
+    if not is_promoted(problem):
+        return None
+    n = config.tile[1]
+    if n > WIDEST_PROMOTED:
+        return f"tile N {n}: a thread adds up a row in registers, of up to {WIDEST_PROMOTED}"
+    if not scales_each_column(problem) and BLOCK % n:
+        return f"tile N {n} does not divide the {BLOCK} columns that share a scale"
     return None
 
 

@@ -120,7 +120,7 @@ def test_other_scales_are_refused_in_words(kind, scales, error, words):
             of(a, b, **scales)
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_100a"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_120a"])
 def test_gpus_that_do_not_take_them_say_so(target):
     x = drawn((64, 128, 256), (1, 128))
     with pytest.raises(unigemm.UnsupportedProblem, match="A scaled per 1x128, B per 128x128"):

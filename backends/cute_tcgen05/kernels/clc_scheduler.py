@@ -125,6 +125,7 @@ def next_answer(
 ) -> tuple[Int32, Int32]:
     """Return the slot of the next answer, and its phase.
 
-    Those of the next buffer of sums are the same where there are as many buffers.
+    Those of the next buffer of sums are the same where there are as many buffers, each of a unit.
     """
-    return buffer if geo.buffers == ANSWERS else advance(slot, phase, ANSWERS)
+    alike = geo.buffers == ANSWERS and not geo.promoted
+    return buffer if alike else advance(slot, phase, ANSWERS)

@@ -30,26 +30,12 @@ from ...cute.kernels.tma_boxes import pack, send_box, store_box_part, swizzled_u
 from ...cute.kernels.tma_boxes import store_rows as store_box_rows
 from ..geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
 from .clc_scheduler import following, next_answer
+from .promotion import promote
 from .records import Barriers, Fused, GroupRows, Reading, Result, Schedule, TmaView
 from .spec import Spec
+from .tensor_memory import after_sync, leave, pair_rank
 
 _CHUNK = 32  # columns of sums that a thread reads at once to store them directly; or half of these
-
-
-def after_sync() -> None:
-    """Order tcgen05 instructions that follow behind the barrier that was waited for (PTX ISA)."""
-    cute.arch.inline_ptx("tcgen05.fence::after_thread_sync;")
-
-
-def before_sync() -> None:
-    """Order tcgen05 instructions so far before the barrier that is arrived at next (PTX ISA)."""
-    cute.arch.inline_ptx("tcgen05.fence::before_thread_sync;")
-
-
-def pair_rank(spec: Spec, ranks: tuple[Int32, Int32, Int32]) -> Int32:
-    """Return the rank in its cluster of the CTA that multiplies for this one."""
-    rank_m, rank_n, _ = ranks
-    return rank_m - rank_m % spec.geometry.ctas + spec.config.cluster[0] * rank_n
 
 
 @cute.jit
@@ -60,12 +46,13 @@ def store(
     """Store the sums of every unit; four warps, a row of D each thread."""
     geo = spec.geometry
     (order, units), queue, first_unit, step, ranks = schedule
-    boxes, stored, sizes, scales, taken = result
+    boxes, stored, sizes, scales, taken, slots = result
     summed, drained, strides = barriers.summed, barriers.drained, stored.strides
     tile_m, tile_n, _ = spec.config.tile
     size = spec.output.width // 8
     columns = const_expr(chunk(spec))
-    scale = scale_of(scales[:3])
+    # Those of blocks are multiplied in where sums are promoted.
+    scale = () if const_expr(geo.promoted) else scale_of(scales[:3])
     has_groups = const_expr(spec.problem.groups is not None)
     read = tcgen05.make_tmem_copy(
         cute.make_copy_atom(
@@ -74,21 +61,28 @@ def store(
         cute.flat_divide(sums[(None, None), 0, 0, 0], (ROWS, columns))[None, None, 0, 0],
     ).get_slice(thread)
     pair = pair_rank(spec, ranks)
+    total = cute.make_rmem_tensor(tile_n if const_expr(geo.promoted) else 1, spec.sums)
     buffer, buffer_phase, used = Int32(0), Int32(0), Int32(0)
     answer, heard = Int32(0), Int32(0)
     unit, fields, walk = first_of_groups(spec, first_unit, units, order, ranks)
     while unit < units:
         work = Work(*(fields if const_expr(has_groups) else work_unit(spec, unit, order, ranks)))
-        if const_expr(has_groups):
+        if const_expr(has_groups and not geo.promoted):
             scale = scale_of(scales_of_group(scales, work.i0))
         extents = rows_of(spec, work, sizes)
-        cute.arch.mbarrier_wait(summed + buffer, buffer_phase)
-        after_sync()
+        if const_expr(geo.promoted):
+            buffer, buffer_phase = promote(
+                spec, sums, total, barriers, scales, slots, sizes, work, thread, pair, buffer,
+                buffer_phase,
+            )  # fmt: skip
+        else:
+            cute.arch.mbarrier_wait(summed + buffer, buffer_phase)
+            after_sync()
         parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
         corner = (work.tile_m * tile_m + first_row(spec, work), work.tile_n * tile_n)
         fused = Fused(taken, corner[0] + thread, corner[1], extents, (work.i0, work.i1))
         reading = Reading(
-            read, read.partition_S(parts), work.k_tiles, drained + buffer, pair, fused
+            read, read.partition_S(parts), work.k_tiles, drained + buffer, pair, fused, total
         )
         if const_expr(geo.store == "tma"):
             at = (work.tile_m, work.tile_n, work.i0, work.i1)
@@ -114,7 +108,8 @@ def store(
             unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
         else:
             unit = following(spec, queue, unit, units, step, answer, heard)
-        buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
+        if const_expr(not geo.promoted):
+            buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
         answer, heard = next_answer(geo, answer, heard, (buffer, buffer_phase))
     if const_expr(has_groups):
         warps = (thread // 32, STORE_WARPS)
@@ -135,11 +130,16 @@ def chunk(spec: Spec) -> int:
 
 @cute.jit
 def begin(spec: cutlass.Constexpr, reading: Reading, part: cutlass.Constexpr) -> cute.Tensor:
-    """Start to read a part of the columns of a thread's row; `finish` waits for them."""
+    """Start to read a part of the columns of a thread's row; `finish` waits for them.
+
+    Those that have been promoted are in registers already.
+    """
     read, source = reading.copy, reading.source
     identity = cute.make_identity_tensor((ROWS, chunk(spec)))
     held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.sums)
-    if const_expr(spec.split):
+    if const_expr(spec.geometry.promoted):
+        take(reading.total, part, held)
+    elif const_expr(spec.split):
         held.fill(0)
         if reading.k_tiles > 0:  # else this part of K is empty, and nothing has been summed
             cute.copy(read, source[None, None, None, 0, part], held)
@@ -148,15 +148,11 @@ def begin(spec: cutlass.Constexpr, reading: Reading, part: cutlass.Constexpr) ->
     return held
 
 
-@cute.jit
-def leave(drained: cute.Pointer, pair: Int32, ctas: cutlass.Constexpr) -> None:
-    """Tell the CTA that multiplies, the one of this rank, that this warp has read a buffer."""
-    before_sync()
-    with cute.arch.elect_one():
-        if const_expr(ctas == 2):
-            cute.arch.mbarrier_arrive(drained, pair)
-        else:
-            cute.arch.mbarrier_arrive(drained)
+def take(total: cute.Tensor, part: int, held: cute.Tensor) -> None:
+    """Take a part of a thread's row."""
+    count = cute.size(held)
+    for i in range(count):
+        held[i] = total[part * count + i]
 
 
 def finish(
@@ -166,12 +162,14 @@ def finish(
     """Wait for the columns that this warp has begun to read, and scale them.
 
     The last part hands the buffer back. Before that, and if `ahead`, the next part is begun to be
-    read, and returned.
+    read, and returned. Sums that have been promoted are neither waited for nor scaled.
     """
-    cute.arch.fence_view_async_tmem_load()
-    coming = None
+    coming, promoted = None, spec.geometry.promoted
+    if not promoted:
+        cute.arch.fence_view_async_tmem_load()
     if part == count - 1:
-        leave(reading.drained, reading.pair, spec.geometry.ctas)
+        if not promoted:
+            leave(reading.drained, reading.pair, spec.geometry.ctas)
     elif ahead:
         coming = begin(spec, reading, part + 1)
     scale_sums(held, scale)

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.utils import blackwell_helpers
 
@@ -56,7 +56,7 @@ from ..geometry import (
 from . import clc_scheduler as scheduling
 from . import scale_factors as block_scales
 from .clc_scheduler import Queue, ask, following, next_answer
-from .epilogue import after_sync, before_sync, pair_rank, store
+from .epilogue import store
 from .pipeline import Ring, at_stage, next_stage, origin, ring_of
 from .records import (
     Barriers,
@@ -72,6 +72,7 @@ from .records import (
     TmaView,
 )
 from .spec import Spec
+from .tensor_memory import after_sync, before_sync, pair_rank
 
 __all__ = ["gemm_kernel", "tiled_mma"]
 
@@ -398,10 +399,21 @@ def multiply(
     unit, fields, walk = first_of_groups(spec, first_unit, units, order, ranks)
     while unit < units:
         work = Work(*(fields if const_expr(has_groups) else work_unit(spec, unit, order, ranks)))
-        cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
-        after_sync()
+        if const_expr(not geo.promoted):
+            cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
+            after_sync()
         into = sums[None, None, None, buffer].iterator.toint()
-        if const_expr(spec.problem.blocks is None):
+        if const_expr(geo.promoted):
+            for _ in cutlass.range(work.k_tiles, unroll=1):
+                cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
+                after_sync()
+                into = sums[None, None, None, buffer].iterator.toint()
+                stage, phase = take_k_tile(
+                    spec, into, Sources(matrices), Int32(0), stage, phase, ring, free
+                )
+                announce(spec, summed + buffer, both)
+                buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
+        elif const_expr(spec.problem.blocks is None):
             for k_tile in cutlass.range(work.k_tiles, unroll=1):
                 sources = Sources(matrices)
                 stage, phase = take_k_tile(spec, into, sources, k_tile, stage, phase, ring, free)
@@ -411,8 +423,9 @@ def multiply(
             stage, phase = multiply_to_the_end(
                 spec, into, sources, work.k_tiles, whole, left, stage, phase, ring, free
             )
-        announce(spec, summed + buffer, both)
-        buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
+        if const_expr(not geo.promoted):
+            announce(spec, summed + buffer, both)
+            buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
         if const_expr(has_groups):
             unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
         else:
@@ -460,7 +473,7 @@ def cta_in_cluster(spec: Spec) -> tuple[tuple[Int32, Int32, Int32], Int32, Int32
 def allocate(
     spec: Spec, layout_a: cute.ComposedLayout, layout_b: cute.ComposedLayout
 ) -> tuple[Any, ...]:
-    """Lay out shared memory: barriers, stages of A and of B, boxes of D, stages of scales.
+    """Lay out shared memory: barriers, stages of A and of B, boxes of D, scales.
 
     Returns the barriers, where the address of tensor memory goes,
     the scheduler's queue, and the others in this order.
@@ -482,6 +495,8 @@ def allocate(
     if geo.scale_bytes > 0:
         words = config.stages * geo.scale_bytes // 4
         scales = smem.allocate_array(Int32, words, byte_alignment=128)
+    if geo.slot_bytes > 0:
+        scales = smem.allocate_array(Float32, geo.slot_bytes // 4, byte_alignment=16)
     return Barriers(full, empty, summed, drained), holder, queue, shared_a, shared_b, boxes, scales
 
 
@@ -570,7 +585,8 @@ def gemm_kernel(
                 tiles = ScaleTiles(words, held.toint() + geo.scale_column)
             multiply(spec, schedule, a, b, sums, tiles, of_blocks.k_blocks, barriers)
     elif warp < STORE_WARPS:
-        store(spec, schedule, sums, barriers, Result(boxes, stored, sizes, scales, taken), thread)
+        result = Result(boxes, stored, sizes, scales, taken, shared_scales)
+        store(spec, schedule, sums, barriers, result, thread)
     elif const_expr(geo.dynamic):
         if ranks[0] + ranks[1] == 0:
             ask(spec, queue)

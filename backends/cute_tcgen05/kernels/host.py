@@ -56,6 +56,9 @@ def start(
         of_blocks, parts = block_scales.loads(spec, scales, (m, n), k, (l0, l1), parts, stream)
         outer_steps += [step for steps in scales[4] for step in steps[2:]]
         scales = scales[:3]
+    # Of split K those of blocks are in the parts already, and others multiply what is added up.
+    whole = () if geo.promoted else scales
+    of_sums = () if spec.split and not geo.promoted else (*scales, *scale_steps)
     layouts = (
         blackwell_helpers.make_smem_layout_a(mma, tiler, spec.operands[0], config.stages),
         blackwell_helpers.make_smem_layout_b(mma, tiler, spec.operands[1], config.stages),
@@ -76,13 +79,13 @@ def start(
     factors = BatchFactors(*(tuple(ones[i : i + 2]) for i in range(0, len(ones), 2)))
     gemm_kernel(
         spec, *layouts, load_a, load_b, Stored(store_d, out, Strides(*out_strides)), factors,
-        (m, n), Dealt(order, units), () if spec.split else (*scales, *scale_steps),
+        (m, n), Dealt(order, units), of_sums,
         BlockScales((k + K_BYTES - 1) // K_BYTES, of_blocks), () if spec.split else taken,
     ).launch(
         grid=(clusters * cm, cn, 1), block=(32 * geo.warps, 1, 1), cluster=(cm, cn, 1),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,
     )  # fmt: skip
-    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, scales, stream, taken)
+    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, whole, stream, taken)
 
 
 def target_view(spec: Spec, out: Int64, sizes: tuple, steps: tuple, split_k: Int32) -> cute.Tensor:

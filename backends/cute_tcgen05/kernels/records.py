@@ -196,6 +196,8 @@ class Result(NamedTuple):
         What `cute.kernels.scaling.scale_of` takes, and strides of scales of groups.
     taken
         What the epilogue of a call takes; see `cute.kernels.epilogue`.
+    slots
+        Shared memory for the scales of columns; see `promotion`.
     """
 
     boxes: cute.Pointer
@@ -203,6 +205,7 @@ class Result(NamedTuple):
     sizes: tuple[Int32, Int32]
     scales: tuple
     taken: tuple
+    slots: cute.Pointer
 
 
 class Fused(NamedTuple):
@@ -232,6 +235,8 @@ class Reading(NamedTuple):
         The rank of the CTA that multiplies.
     fused
         For the epilogue.
+    total
+        The thread's row, where sums are promoted to registers.
     """
 
     copy: cute.ThrCopy
@@ -240,6 +245,7 @@ class Reading(NamedTuple):
     drained: cute.Pointer
     pair: Int32
     fused: Fused
+    total: cute.Tensor
 
 
 class GroupRows(NamedTuple):

@@ -1,0 +1,150 @@
+"""Scales of blocks of 128 elements of K: sums of each k_tile times these are added up in registers.
+
+The tensor cores sum one k_tile, which is as long as a block, into a buffer of tensor memory, and
+the next one into the other. The store warps read a buffer some columns at a time, a row of the tile
+each thread, and hand it back. A thread loads the scale of its row, and that of the block that the
+tile's columns lie in, one k_tile ahead. Where each column has a scale, a thread loads one of these,
+and leaves it in shared memory for all.
+"""
+
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass.cute.nvgpu import tcgen05
+
+from ...cute.kernels.device import read, select, shared_vector, write
+from ...cute.kernels.scaling import block_scale, column_of_b
+from ...cute.kernels.tile_scheduler import Work, advance, first_row
+from ..geometry import ROWS, STORE_WARPS
+from .records import Barriers
+from .spec import Spec
+from .tensor_memory import after_sync, leave
+
+__all__ = ["promote"]
+
+_CHUNK = 32  # columns of sums that a thread reads at once, beside those that it holds
+_VECTOR = 4  # scales of columns that are read at once
+_BARRIER = 1  # a named barrier of the store warps
+
+
+class Line(NamedTuple):
+    """Where the scales of a row of A, or of a column of B, lie: of the first block, and steps."""
+
+    place: Int64
+    step: Int64
+
+
+def lines_of(
+    spec: Spec, scales: tuple, work: Work, sizes: tuple[Int32, Int32], thread: Int32
+) -> tuple[Line, Line]:
+    """Return where the scales of a thread's row are, and those of one of the tile's columns.
+
+    Of lines behind the last one it is that one's.
+    """
+    tile_n = spec.config.tile[1]
+    row = cutlass.min(work.tile_m * ROWS + first_row(spec, work) + thread, sizes[0] - 1)
+    column = work.tile_n * tile_n + cutlass.min(thread, Int32(tile_n - 1))
+    column = column_of_b(spec.problem, cutlass.min(column, sizes[1] - 1), sizes[1])
+    found = []
+    operands = (spec.problem.scales.a, spec.problem.scales.b)
+    for operand, number, place, steps in zip(operands, (row, column), *scales[3:5], strict=True):
+        line = number // operand.sharing[0]
+        at = Int64(line) * steps[0] + Int64(work.i0) * steps[2] + Int64(work.i1) * steps[3]
+        width = operand.dtype.itemsize
+        found.append(Line(place + at * width, steps[1] * width))
+    return found[0], found[1]
+
+
+def scales_at(spec: Spec, lines: tuple[Line, Line], k_tile: Int32) -> tuple[Float32, Float32]:
+    """Load the scales of a k_tile."""
+    operands = (spec.problem.scales.a, spec.problem.scales.b)
+    row, column = [
+        block_scale(line.place + Int64(k_tile) * line.step, operand.dtype)
+        for line, operand in zip(lines, operands, strict=True)
+    ]
+    return row, column
+
+
+@cute.jit
+def promote(
+    spec: cutlass.Constexpr, sums: cute.Tensor, total: cute.Tensor, barriers: Barriers,
+    scales: tuple, slots: cute.Pointer, sizes: tuple[Int32, Int32], work: cutlass.Constexpr,
+    thread: Int32, pair: Int32, buffer: Int32, phase: Int32,
+) -> tuple[Int32, Int32]:  # fmt: skip
+    """Sum up a thread's row of a unit, each k_tile times its scales; return the next buffer."""
+    geo, tile_n = spec.geometry, const_expr(spec.config.tile[1])
+    load, _ = parts_of(spec, sums, Int32(0), thread)
+    lines = lines_of(spec, scales, work, sizes, thread)
+    end = work.first + work.k_tiles * work.step
+    at = work.first + work.rotation * work.step
+    total.fill(0)
+    coming = scales_at(spec, lines, select(work.k_tiles > 0, at, Int32(0)))
+    for _ in cutlass.range(work.k_tiles, unroll=1):
+        row, column = coming
+        at += work.step
+        at = select(at >= end, work.first, at)
+        coming = scales_at(spec, lines, at)  # behind the last those of the first, for nobody
+        slot = slots + buffer * tile_n
+        if const_expr(geo.slot_bytes > 0):
+            if thread < tile_n:
+                write([column], shared_vector(slot, thread, 1))
+            cute.arch.barrier(barrier_id=_BARRIER, number_of_threads=32 * STORE_WARPS)
+        cute.arch.mbarrier_wait(barriers.summed + buffer, phase)
+        after_sync()
+        _, source = parts_of(spec, sums, buffer, thread)
+        coming_part = begin(spec, load, source, 0)
+        for part in range_constexpr(tile_n // width_of(spec)):
+            held = coming_part
+            cute.arch.fence_view_async_tmem_load()
+            if const_expr((part + 1) * width_of(spec) == tile_n):
+                leave(barriers.drained + buffer, pair, geo.ctas)
+            else:
+                coming_part = begin(spec, load, source, part + 1)
+            add_part(spec, total, held, part, (row, column), slot)
+        buffer, phase = advance(buffer, phase, geo.buffers)
+    return buffer, phase
+
+
+def width_of(spec: Spec) -> int:
+    """Return the columns of sums that a thread reads at once."""
+    return _CHUNK if spec.config.tile[1] % _CHUNK == 0 else _CHUNK // 2
+
+
+def parts_of(
+    spec: Spec, sums: cute.Tensor, buffer: Int32, thread: Int32
+) -> tuple[cute.ThrCopy, cute.Tensor]:
+    """Return how a thread reads its row of a buffer, and what it reads, by parts of columns."""
+    columns = width_of(spec)
+    atom = cute.make_copy_atom(
+        tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.sums
+    )
+    parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
+    load = tcgen05.make_tmem_copy(atom, parts[None, None, 0, 0]).get_slice(thread)
+    return load, load.partition_S(parts)
+
+
+def begin(spec: Spec, load: cute.ThrCopy, source: cute.Tensor, part: int) -> cute.Tensor:
+    """Start to read a part of the columns."""
+    identity = cute.make_identity_tensor((ROWS, width_of(spec)))
+    held = cute.make_rmem_tensor(load.partition_D(identity).shape, spec.sums)
+    cute.copy(load, source[None, None, None, 0, part], held)
+    return held
+
+
+def add_part(
+    spec: Spec, total: cute.Tensor, held: cute.Tensor, part: int, scales: tuple, slot: cute.Pointer
+) -> None:
+    """Add a part of the columns of a k_tile, times their scales."""
+    row, column = scales
+    first = part * width_of(spec)
+    factors = [row * column] * _VECTOR
+    for i in range(0, cute.size(held), _VECTOR):
+        if spec.geometry.slot_bytes:
+            columns = read(shared_vector(slot, Int32(first + i), _VECTOR), _VECTOR)
+            factors = [row * columns[j] for j in range(_VECTOR)]
+        for j in range(_VECTOR):
+            at = first + i + j
+            total[at] = total[at] + held[i + j] * factors[j]
