@@ -1,40 +1,101 @@
-"""The tables of docs/ladder.md, from what `bench.ladder` measured: ``python -m bench.ladder_page``.
+"""What docs/ladder.md shows of the tree: ``python -m bench.ladder_page`` writes it anew.
 
-Each stands between ``<!-- rungs: FILE -->``, a file of ``data/``, and ``<!-- end -->``.
+Three kinds of parts, each up to ``<!-- end -->``: ``<!-- rungs: FILE -->`` is the table of what
+`bench.ladder` measured (a file of ``data/``), ``<!-- counts: LADDER -->`` that of what
+`bench.ladder_counts` counted, and ``<!-- code: FILE FUNCTION -->`` a function's body, or behind
+``FUNCTION.for`` its loops, behind ``FUNCTION.if`` its branches.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import unigemm
 from bench.command import command
+from bench.ladder_counts import COUNTED, counts_of, operations_a_byte
+from bench.ladder_rungs import LADDERS
 from bench.measured import DATA
 from bench.performance_page import short
-from bench.performance_plots import draw_ladder
+from bench.performance_plots import draw_ladder, draw_ladder_roofline
+from unigemm.planning.target import Target, named_target
+from unigemm.tuning.plan_plot import peak_rates
 
-PAGE = Path(__file__).parents[1] / "docs" / "ladder.md"
-_TABLE = re.compile(r"(<!-- rungs: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "ladder.md"
+_PART = re.compile(r"(<!-- (rungs|counts|code): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PARTS = {"for": ast.For, "if": ast.If}
 
 
 def filled(text: str, data: Path = DATA) -> str:
-    """Return a page with its tables made anew."""
-    return _TABLE.sub(lambda found: found[1] + _table(data / f"{found[2]}.json") + found[3], text)
+    """Return a page with its parts made anew."""
+
+    def made(found: re.Match[str]) -> str:
+        _, kind, what, _ = found.groups()
+        if kind == "code":
+            return f"{found[1]}\n```py\n{excerpt(*what.split())}\n```\n\n{found[4]}"
+        part = _counted(what) if kind == "counts" else _measured(data / f"{what}.json")
+        return f"{found[1]}\n{part}\n\n{found[4]}"
+
+    return _PART.sub(made, text)
 
 
-def _table(path: Path) -> str:
+# -- code ------------------------------------------------------------------------------------------
+
+
+def excerpt(path: str, name: str) -> str:
+    """Return the body of a function of the tree without its docstring, or parts of it."""
+    text = (ROOT / path).read_text()
+    name, _, part = name.partition(".")
+    functions = [x for x in ast.walk(ast.parse(text)) if isinstance(x, ast.FunctionDef)]
+    body = next(each for each in functions if each.name == name).body
+    if part:
+        body = [each for each in body if isinstance(each, _PARTS[part])]
+    elif ast.get_docstring(next(x for x in functions if x.name == name)) is not None:
+        body = body[1:]
+    lines = text.splitlines()
+    if part:
+        shown = [lines[each.lineno - 1 : each.end_lineno] for each in body]
+    else:  # with the comments in between
+        shown = [lines[body[0].lineno - 1 : body[-1].end_lineno]]
+    return textwrap.dedent("\n".join(line for block in shown for line in block))
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def _measured(path: Path) -> str:
     if not path.exists():
         return _quoted(json.loads((path.parent / "quoted.json").read_text())[path.stem])
     ladder = json.loads(path.read_text())
-    lines = ["| rung | what it adds | us | TFLOP/s | % of cuBLAS |", "|---|---|---|---|---|"]
+    counts = counts_of(_name(path))
+    lines = ["| rung | what it adds | TFLOP/s | % of cuBLAS | operations a byte |"]
+    lines.append("|---|---|---|---|---|")
     for rung in _rungs(ladder):
-        numbers = f"{rung['us']:.1f} | {rung['tflops']:.1f} | {100 * rung['ratio']:.1f}"
+        reads = counts.get(rung["rung"])
+        a_byte = f"{operations_a_byte(_name(path), reads):.3g}" if reads else ""
+        numbers = f"{rung['tflops']:.1f} | {100 * rung['ratio']:.1f} | {a_byte}"
         lines.append(f"| {rung['rung']} | {rung['adds']} | {numbers} |")
-    said = f"{ladder['dtype']}, {_place(ladder)}; `bench/data/{path.name}`."
-    picture = f"![Rungs in percent of cuBLAS]({_picture(path)})"
-    return "\n" + "\n".join(lines) + f"\n\n{said}\n\n{picture}\n\n"
+    said = f"{ladder['dtype']}, {_place(ladder)}; `bench/data/{path.name}`. {_BYTES[_name(path)]}"
+    bars, roof = (f"{PAGE.stem}-{kind}{_name(path)}.svg" for kind in ("", "roofline-"))
+    pictures = (
+        f"![Rungs in percent of cuBLAS]({bars})\n\n![Rungs below the roofs of the card]({roof})"
+    )
+    return "\n".join(lines) + f"\n\n{said}\n\n{pictures}"
+
+
+_BYTES = {
+    "simt": (
+        "Operations a byte: for each byte that threads read of shared memory, or of the L1 where "
+        "they use none, 128 in a pass; counted in the emulator."
+    ),
+    "wgmma": "Operations a byte: for each byte that TMA brings; counted in the emulator.",
+}
 
 
 def _quoted(told: dict[str, Any]) -> str:
@@ -43,26 +104,71 @@ def _quoted(told: dict[str, Any]) -> str:
     lines += [f"| {name} | {percent:.1f} |" for name, percent in told["percent"].items()]
     place = _place({**told, "device": told["card"]})
     said = f"{place}, told in [the note]({told['source'].removeprefix('docs/')})."
-    return "\n" + "\n".join(lines) + f"\n\n{said}\n\n"
+    return "\n".join(lines) + f"\n\n{said}"
 
 
-def _rungs(ladder: dict[str, Any]) -> list[dict[str, Any]]:
+def _counted(ladder: str) -> str:
+    """Return the table of what a ladder's rungs do, whatever the card."""
+    _, size = COUNTED[ladder]
+    adds = {rung.name: rung.adds for rung in LADDERS[ladder]}
+    lines = ["| rung | what it adds | products | instructions | bytes brought | order |"]
+    lines.append("|---|---|---|---|---|---|")
+    for name, each in counts_of(ladder).items():
+        order = f"`{each.order}`" if each.order else ""
+        numbers = f"{each.products} | {each.instructions} | {each.brought} | {order}"
+        lines.append(f"| {name} | {adds[name]} | {numbers} |")
+    return "\n".join(lines) + f"\n\n{' x '.join(map(str, size))}; `bench/data/ladder_counts.json`."
+
+
+def _name(path: Path) -> str:
+    return path.stem.partition("_")[2] or "simt"
+
+
+def _rungs(ladder: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [each for each in ladder["rungs"] if "adds" in each and "us" in each]
 
 
-def _picture(path: Path) -> str:
-    return f"{PAGE.stem}-{path.stem.partition('_')[2] or 'simt'}.svg"
-
-
-def _place(ladder: dict[str, Any]) -> str:
+def _place(ladder: Mapping[str, Any]) -> str:
     return f"{' x '.join(map(str, ladder['size']))} on an {short(ladder['device'])}"
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+#: What a byte of the roofline passes, and how many of them each SM takes in a clock.
+_ROOFS = {"simt": ("shared memory", 128), "wgmma": ("the L2", 64)}
+
+
+def roofs(name: str, target: Target) -> tuple[float, float]:
+    """Return the most TFLOP/s, and those for one operation a byte."""
+    rung = LADDERS[name][0]
+    spec = unigemm.ArraySpec((256, 256), str(rung.dtype))
+    plan = unigemm.plan(spec, spec, target=target)
+    _, width = _ROOFS[name]
+    return max(peak_rates(plan).values()), width * target.sm_count * target.clock_mhz * 1e-6
+
+
+def draw(path: Path) -> None:
+    """Draw the pictures of one file of measured rungs."""
+    ladder, name = json.loads(path.read_text()), _name(path)
+    rungs, counts = _rungs(ladder), counts_of(name)
+    draw_ladder(
+        PAGE.with_name(f"{PAGE.stem}-{name}.svg"), {x["rung"]: 100 * x["ratio"] for x in rungs}
+    )
+    points = {
+        each["rung"]: (operations_a_byte(name, counts[each["rung"]]), each["tflops"])
+        for each in rungs
+        if each["rung"] in counts
+    }
+    target = named_target(short(ladder["device"]).split()[0].lower())
+    place = PAGE.with_name(f"{PAGE.stem}-roofline-{name}.svg")
+    draw_ladder_roofline(place, points, roofs(name, target), _ROOFS[name][0])
 
 
 def main() -> None:
     """Write the page, and draw its pictures."""
-    for path in sorted(DATA.glob("ladder*.json")):
-        percent = {x["rung"]: 100 * x["ratio"] for x in _rungs(json.loads(path.read_text()))}
-        draw_ladder(PAGE.with_name(_picture(path)), percent)
+    for path in (DATA / "ladder.json", DATA / "ladder_wgmma.json"):
+        if path.exists():
+            draw(path)
     PAGE.write_text(filled(PAGE.read_text()))
     print(PAGE)
 

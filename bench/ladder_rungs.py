@@ -1,108 +1,25 @@
 """The rungs of the ladder: what each adds, the configuration that it is, and what was published.
 
-The rungs are configurations of one backend, whose schedules name them. `bench.ladder_kernels` has
-the device code.
+The lower rungs are configurations of backends in `bench.ladder_backends`, whose schedules name
+them; their device code is in `bench.ladder_kernels` and beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import unigemm
-from unigemm.backends.cute_simt.backend import BACKEND as SHIPPED
-from unigemm.backends.cute_simt.backend import SimtBackend
-from unigemm.cache.artifact import source_digest
-from unigemm.errors import UnsupportedProblem
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.plan import Plan
-from unigemm.planning.prediction import Alternative, Candidate, Ranking, Rejection
-from unigemm.planning.registry import BUILTIN
+from unigemm.planning.prediction import Alternative
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType
-from unigemm.problem.problem import Extents, Problem
 
-from .ladder_options import OPTIONS, OWN, SIDE, smem_bytes
+from .ladder_backends import BY_SHIPPED, offered
+from .ladder_options import SIDE
 
-__all__ = ["BACKEND", "LADDERS", "RUNGS", "Rung", "offered", "plan_of"]
-
-
-_REASON = "the ladder is climbed with plans of its own (bench.ladder)"
-
-
-class LadderBackend(SimtBackend):
-    """The rungs as a backend: compiled, cached and launched as all are, and never chosen."""
-
-    name = "ladder"
-
-    def missing(self) -> str | None:
-        """Say what the shipped kernels lack here; None when nothing."""
-        return SHIPPED.missing()
-
-    def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
-        """Return None: it takes plans that it is given."""
-        return None
-
-    def unsupported_kernel(
-        self, problem: Problem, config: Config, target: Target, extents: Extents | None = None
-    ) -> str | None:
-        """Say why a configuration is no rung; None where it is one, for all sizes."""
-        if problem.a.dtype is not DType.FLOAT32 or config.split_k > 1:
-            return "the ladder is for float32, with no split of K"
-        if config.schedule not in (*OWN, *OPTIONS):
-            return f"the ladder has no rung {config.schedule!r}"
-        if config.schedule in OWN:
-            return None
-        if not OPTIONS[config.schedule].pipelined and config.stages != 2:
-            return "k_tiles that are copied and multiplied in turn need two stages"
-        return super().unsupported_kernel(problem, config, target)
-
-    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
-        """Offer nothing."""
-        return Ranking((), (Rejection(self.name, _REASON),))
-
-    def estimate_all(
-        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
-    ) -> Sequence[Candidate]:
-        """Raise: nobody has measured the rungs for an estimate."""
-        raise UnsupportedProblem(_REASON)
-
-    def smem_bytes(self, problem: Problem, config: Config) -> int:
-        """Return the dynamic shared memory of a rung."""
-        return smem_bytes(problem, config)
-
-    def kernels(self) -> Any:
-        """Return the module with the device code."""
-        return import_module("bench.ladder_kernels")
-
-    def source(self) -> str:
-        """Return the digest of the ladder's code, and of the shipped kernel's."""
-        return _digest()
-
-
-@cache
-def _digest() -> str:
-    here = Path(__file__).parent
-    texts = [(here / f"{name}.py").read_bytes() for name in ("ladder_kernels", "ladder_rungs")]
-    return source_digest(*texts, SHIPPED.source())
-
-
-BACKEND = LadderBackend()
-
-
-@contextmanager
-def offered() -> Iterator[None]:
-    """Have `unigemm.matmul` and `unigemm.compile` take the ladder's plans."""
-    BUILTIN[BACKEND.name] = "bench.ladder_rungs:BACKEND"
-    try:
-        yield
-    finally:
-        BUILTIN.pop(BACKEND.name, None)
+__all__ = ["LADDERS", "RUNGS", "TCGEN05_RUNGS", "WGMMA_RUNGS", "Rung", "offered", "plan_of"]
 
 
 @dataclass(frozen=True)
@@ -114,7 +31,7 @@ class Rung:
     name, adds
         What it is called, and what it has that the one before has not.
     config
-        Of the ladder's backend; None for what the planner picks of cute_simt.
+        Of the ladder's backend or of the shipped one; None for what the planner picks.
     layout
         Of A and B: "n" row-major, "t" column-major.
     consumer, h100
@@ -122,7 +39,7 @@ class Rung:
     tuned
         Configured by `unigemm.autotune` rather than by the planner's estimates.
     backend
-        What the planner's pick is of.
+        The shipped one, which the top of the ladder is.
     dtype
         Of A, B and D.
     """
@@ -134,7 +51,7 @@ class Rung:
     consumer: float | None = None
     h100: float | None = None
     tuned: bool = False
-    backend: str = SHIPPED.name
+    backend: str = "cute_simt"
     dtype: DType = DType.FLOAT32
 
 
@@ -220,9 +137,24 @@ _LARGE = replace(_SMALL, tile=(128, 256, 64), warps=(8, 1))
 _DEEP = replace(_LARGE, stages=4)
 _BANDS = replace(_DEEP, raster=Raster("m", 8))
 
-#: The same climb on Hopper's tensor cores, in bfloat16: all are configurations of cute_wgmma.
+#: The same climb on Hopper's tensor cores, in bfloat16.
 WGMMA_RUNGS = (
-    _wgmma("64x64", "TMA brings tiles, a warpgroup multiplies 64x64 of D at a time", _SMALL),
+    _wgmma(
+        "in turn",
+        "TMA brings a k_tile, a warpgroup multiplies 64x64 of D by wgmma, and so on",
+        replace(_SMALL, schedule="in turn", stages=1),
+    ),
+    _wgmma(
+        "pipelined",
+        "a ring of three stages: two k_tiles come while one is multiplied",
+        replace(_SMALL, schedule="pipelined"),
+    ),
+    _wgmma(
+        "specialized",
+        "a warp that only brings k_tiles; wgmma follows wgmma",
+        replace(_SMALL, schedule="specialized"),
+    ),
+    _wgmma("64x64", "cute_wgmma: CTAs that stay, D stored by TMA while the next comes", _SMALL),
     _wgmma("64x128", "twice the columns", replace(_SMALL, tile=(64, 128, 64))),
     _wgmma("128x128", "a second warpgroup", replace(_LARGE, tile=(128, 128, 64))),
     _wgmma("128x256", "as many sums as registers hold", _LARGE),
@@ -232,8 +164,44 @@ WGMMA_RUNGS = (
     _wgmma("planned", "the planner's pick of cute_wgmma"),
     _wgmma("tuned", "what autotune picks of the planner's first eight", tuned=True),
 )
+
+
+def _tcgen05(name: str, adds: str, config: Config | None = None) -> Rung:
+    return Rung(name, adds, config, "nt", None, None, False, "cute_tcgen05", DType.FLOAT16)
+
+
+_NARROW = Config((128, 64, 64), stages=3, warps=(4, 1), schedule="single")
+_WIDE = replace(_NARROW, tile=(128, 256, 64))
+
+#: And on Blackwell's, in float16; no such card was at hand, so they are counted in the emulator.
+TCGEN05_RUNGS = (
+    _tcgen05(
+        "in turn",
+        "TMA brings a k_tile, one thread starts its products, all wait",
+        replace(_NARROW, schedule="in turn", stages=1),
+    ),
+    _tcgen05(
+        "specialized",
+        "a warp that only brings k_tiles, one that only starts products",
+        replace(_NARROW, schedule="specialized"),
+    ),
+    _tcgen05(
+        "128x64", "cute_tcgen05: CTAs that stay, the next sums while those are stored", _NARROW
+    ),
+    _tcgen05("128x256", "four times the columns", _WIDE),
+    _tcgen05(
+        "pair",
+        "two CTAs multiply together, each brings half of B",
+        replace(_WIDE, schedule="pair", cluster=(2, 1)),
+    ),
+    _tcgen05(
+        "cluster",
+        "two pairs share what TMA brings of B",
+        replace(_WIDE, schedule="pair", cluster=(4, 1)),
+    ),
+)
 #: By the names that ``--rungs`` takes.
-LADDERS = {"simt": RUNGS, "wgmma": WGMMA_RUNGS}
+LADDERS = {"simt": RUNGS, "wgmma": WGMMA_RUNGS, "tcgen05": TCGEN05_RUNGS}
 
 
 def plan_of(
@@ -243,5 +211,6 @@ def plan_of(
     plan = unigemm.plan(a, b, out, backend=rung.backend, target=target, tuned=False, keep=0)
     if rung.config is None:
         return plan
-    backend = BACKEND.name if rung.backend == SHIPPED.name else rung.backend
+    own = BY_SHIPPED[rung.backend]
+    backend = rung.backend if rung.config.schedule in own.upper else own.name
     return plan.taking(Alternative(backend, rung.config, predicted_us=0.0))

@@ -147,6 +147,45 @@ def draw_ladder(path: Path, percent: Mapping[str, float]) -> None:
         save(figure, path)
 
 
+def draw_ladder_roofline(
+    path: Path, points: Mapping[str, tuple[float, float]], roofs: tuple[float, float], of: str
+) -> None:
+    """Draw rungs of the ladder below the roofs of a card, numbered from the bottom up.
+
+    Parameters
+    ----------
+    path
+        The picture.
+    points
+        Operations a byte and TFLOP/s, by the rung's name.
+    roofs
+        The most TFLOP/s, and those for one operation a byte.
+    of
+        Where the bytes come from.
+    """
+    rate, slope = roofs
+    at, reached = zip(*points.values(), strict=True)
+    low, high = min(*at, rate / slope) / 1.6, max(*at, rate / slope) * 1.6
+    with _styled():
+        figure, axes = _figure(3.4 + 0.2 * len(points))
+        axes.plot([low, rate / slope, high], [low * slope, rate, rate], color="grey")
+        for number_of, (name, (x, y)) in enumerate(points.items(), 1):
+            color = _COLORS[(number_of - 1) % len(_COLORS)]
+            axes.plot([x], [y], "o", color=color, ms=6, label=f"{number_of}  {name}")
+            beside = (7, -4) if number_of % 2 else (-7, -4)
+            axes.annotate(
+                str(number_of), (x, y), beside, textcoords="offset points",
+                ha="left" if number_of % 2 else "right",
+            )  # fmt: skip
+        axes.set(xscale="log", yscale="log", xlabel=f"operations for a byte of {of}")
+        axes.set(ylabel="TFLOP/s", title=f"{rate:,.4g} TFLOP/s at most", xlim=(low, high))
+        for axis, values in ((axes.xaxis, at), (axes.yaxis, reached)):
+            number(axis, values)
+        axes.set_ylim(min(reached) / 2, rate * 1.6)
+        figure.legend(loc="outside lower left", ncols=2, frameon=False, **_CLOSE)
+        save(figure, path)
+
+
 def _styled() -> AbstractContextManager[None]:
     import matplotlib
 

@@ -18,17 +18,17 @@ from reference import NUMPY, Case, check_case, flat_poison, strided_view
 
 import unigemm
 from bench import ladder
+from bench.ladder_backends import BY_SHIPPED, SIMT_LADDER
+from bench.ladder_counts import COUNTED, count, counts_of
 from bench.ladder_options import OPTIONS
-from bench.ladder_page import filled
-from bench.ladder_rungs import BACKEND, RUNGS, offered, plan_of
+from bench.ladder_page import excerpt, filled
+from bench.ladder_rungs import LADDERS, RUNGS, offered, plan_of
 from unigemm.cache.sass import instruction_mix
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.errors import BackendUnavailable
-from unigemm.planning.config import Config, Raster
-from unigemm.planning.prediction import Alternative
+from unigemm.planning.config import Config
 from unigemm.planning.target import device_count
-from unigemm.problem.dtypes import DType
 from unigemm.runtime import bind
 
 pytestmark = pytest.mark.compile
@@ -36,7 +36,12 @@ runs = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 OURS = [rung for rung in RUNGS if rung.config is not None]
 BY_NAME = {rung.name: rung for rung in RUNGS}
-F32 = DType.FLOAT32
+TEACHING = [
+    pytest.param(rung, COUNTED[ladder][0], id=f"{ladder}-{rung.name}")
+    for ladder in ("wgmma", "tcgen05")
+    for rung in LADDERS[ladder]
+    if rung.config is not None and rung.config.schedule in BY_SHIPPED[rung.backend].schedules
+]
 
 
 def name_of(rung):
@@ -51,16 +56,17 @@ def taken():
     bind.forget()
 
 
-def compiled(rung):
-    """Compile a rung as it is measured, for an H200."""
+def compiled(rung, arch="sm_90a"):
+    """Compile a rung as it is measured."""
     specs = (
-        unigemm.ArraySpec((2048, 2048), "float32", "CF"[letter == "t"]) for letter in rung.layout
+        unigemm.ArraySpec((2048, 2048), str(rung.dtype), "CF"[letter == "t"])
+        for letter in rung.layout
     )
-    return unigemm.compile(plan_of(rung, *specs, target="sm_90a")).entry
+    return unigemm.compile(plan_of(rung, *specs, target=arch)).entry
 
 
-def run(rung, size, pitch, shift=0):
-    """Multiply among poison on an emulated H200; rows are `pitch` elements apart, or a multiple."""
+def run(rung, size, pitch, shift=0, arch="sm_90a"):
+    """Multiply among poison on an emulated GPU; rows are `pitch` elements apart, or a multiple."""
     m, n, k = size
     placed = [
         matrix(rows, columns, turned, -(rows if turned else columns) % pitch, shift)
@@ -68,9 +74,10 @@ def run(rung, size, pitch, shift=0):
             (m, k, rung.layout[0] == "t"), (k, n, rung.layout[1] == "t"), (m, n, False)
         )
     ]  # fmt: skip
-    case = Case(*placed, (m, n), F32, F32, exact=False, seed=k)
-    with device("sm_90a", seed=m, conflicts=True) as gpu:
-        arrays = [strided_view(flat_poison(where.length, F32), where) for where in placed]
+    dtype = rung.dtype
+    case = Case(*placed, (m, n), dtype, dtype, exact=False, seed=k)
+    with device(arch, seed=m, conflicts=True) as gpu:
+        arrays = [strided_view(flat_poison(where.length, dtype), where) for where in placed]
         check_case(NUMPY, case, plan=plan_of(rung, *arrays))
         return gpu.launches[-1][1]
 
@@ -85,6 +92,29 @@ def test_a_rung_gives_the_product_at_odd_sizes_and_spills_nothing(rung):
     assert not {"LDL", "STL"} & set(ops)
     assert ops["FFMA"] > 0
     run(rung, (131, 68, 35), pitch=4)  # the kernel that was compiled: all vectors, K and M odd
+
+
+@runs
+@pytest.mark.parametrize(("rung", "arch"), TEACHING)
+def test_a_rung_on_tensor_cores_gives_the_product_at_odd_sizes_and_spills_nothing(rung, arch):
+    artifact = compiled(rung, arch)
+    assert artifact.info.spill_bytes == 0
+    run(rung, (131, 75, 203), pitch=8, arch=arch)  # K ends within a k_tile, M and N in a tile
+
+
+def test_rungs_on_tensor_cores_refuse_what_they_do_not_take():
+    spec = unigemm.ArraySpec((512, 512), "bfloat16")
+    turned = unigemm.ArraySpec((512, 512), "bfloat16", "F")
+    rung = LADDERS["wgmma"][0]
+    good = plan_of(rung, spec, turned, target="sm_90a")
+    for plan, reason in (
+        (plan_of(rung, spec, spec, target="sm_90a"), "column-major B"),
+        (replace(good, config=replace(good.config, stages=2)), "have one stage"),
+        (replace(good, config=replace(good.config, schedule="upside down")), "no rung"),
+        (replace(good, config=replace(good.config, cluster=(2, 1))), "no clusters"),
+    ):
+        with pytest.raises(unigemm.UnsupportedProblem, match=reason):
+            BY_SHIPPED["cute_wgmma"].compile(plan)
 
 
 @runs
@@ -122,7 +152,7 @@ def test_accesses_are_as_wide_as_they_may_be_and_copies_start_when_they_should(r
 def test_no_plan_but_the_ladders_own_takes_a_rung():
     spec = unigemm.ArraySpec((512, 512), "float32")
     plan = unigemm.plan(spec, spec, target="sm_90a")
-    assert plan.backend != BACKEND.name
+    assert plan.backend != SIMT_LADDER.name
     assert any("bench.ladder" in each.reason for each in plan.rejected)
     rung = plan_of(BY_NAME["128 bits, in turn"], spec, spec, target="sm_90a")
     for change, reason in (
@@ -132,7 +162,7 @@ def test_no_plan_but_the_ladders_own_takes_a_rung():
         ({"thread": (3, 8)}, "powers of two"),
     ):
         with pytest.raises(unigemm.UnsupportedProblem, match=reason):
-            BACKEND.compile(replace(rung, config=replace(rung.config, **change)))
+            SIMT_LADDER.compile(replace(rung, config=replace(rung.config, **change)))
 
 
 class SlowDevice:
@@ -218,33 +248,52 @@ def test_without_a_gpu_the_command_says_so_and_still_compiles(monkeypatch, capsy
 def test_each_rung_on_hopper_is_a_configuration_that_can_run(rung):
     specs = ladder.spec_of(ladder.workload(rung, (4096, 4096, 4096)))
     plan = plan_of(rung, *specs, target="h100")
-    assert plan.backend == "cute_wgmma"
+    teaches = rung.config is not None and rung.config.schedule != "cooperative"
+    assert plan.backend == ("ladder_wgmma" if teaches else "cute_wgmma")
     assert unigemm.Plan.from_json(plan.to_json()).config == (rung.config or plan.config)
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "ladder.md"
-COUNTED = re.findall(
-    r"^\| (\d+)x(\d+)x(\d+) \| (\w+) \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.M
-)
+KEPT = [(ladder, name) for ladder in LADDERS for name in counts_of(ladder)]
 
 
-def test_the_page_of_the_ladder_holds_what_was_measured():
-    assert filled(PAGE.read_text()) == PAGE.read_text()
-    assert PAGE.read_text().count("<!-- rungs") == 2
-    assert len(COUNTED) == 3
+def test_the_page_of_the_ladder_shows_the_code_that_runs_and_what_was_measured():
+    text = PAGE.read_text()
+    assert filled(text) == text, "python -m bench.ladder_page writes it anew"
+    assert text.count("<!-- rungs") == 2
+    assert text.count("<!-- counts") == 1
+    assert excerpt("bench/ladder_kernels.py", "multiply") in text
+    shown = set(re.findall(r"<!-- code: bench/(\w+).py (\w+)_kernel", text))
+    for name in ("ladder_kernels", "ladder_wgmma_kernels", "ladder_tcgen05_kernels"):
+        source = (PAGE.parents[1] / "bench" / f"{name}.py").read_text()
+        kernels = re.findall(r"^def (\w+)_kernel\(", source, re.MULTILINE)
+        assert len(kernels) > 1
+        assert {(name, kernel) for kernel in kernels} <= shown
+
+
+def test_the_order_of_events_on_the_page_is_what_was_counted():
+    orders = [each.order for ladder in LADDERS for each in counts_of(ladder).values()]
+    told = re.findall(r"`([LME](?: [LME])+)`", PAGE.read_text())
+    assert len(told) > 5
+    assert [x for x in told if not any(order.startswith(x) for order in orders)] == []
+    wgmma = counts_of("wgmma")
+    assert wgmma["in turn"].order.startswith("L M E L M E")  # nothing at the same time
+    assert wgmma["pipelined"].order.startswith("L L M L E M")  # a load beside each product
+    assert wgmma["specialized"].order.startswith("L L L M M E")  # products follow one another
+
+
+def test_every_rung_with_a_configuration_was_counted():
+    told = {(name, rung.name) for name, of in LADDERS.items() for rung in of if rung.config}
+    assert set(KEPT) == told
+    simt = counts_of("simt")
+    assert simt["naive"].passes == 2 * simt["naive"].products  # two loads for each fma
+    assert simt["tiled"].passes > simt["conflict-free"].passes
+    assert simt["larger thread tiles"].passes < simt["warp-tiled"].passes
 
 
 @runs
-@pytest.mark.parametrize("row", COUNTED, ids=lambda row: "x".join(row[:3]) + row[3])
-@pytest.mark.sample(1)
-def test_the_page_of_the_ladder_counts_as_the_emulator_does(row):
-    m, n, k, schedule, products, brought = (int(x) if x.isdecimal() else x for x in row)
-    cluster = (2, 1) if schedule == "pair" else (1, 1)
-    config = Config((m, n, k), cluster, 3, (4, 1), schedule=schedule, raster=Raster("m", 8))
-    a, b = (np.random.default_rng(x).standard_normal((512, 256)).astype("f2") for x in (0, 1))
-    with device("sm_100a") as gpu:
-        plan = unigemm.plan(a, b.T, backend="cute_tcgen05", keep=0)
-        d = unigemm.matmul(a, b.T, plan=plan.taking(Alternative("cute_tcgen05", config, 0.0)))
-    report = gpu.launches[-1][1]
-    assert (report.classes["tcgen05.mma"], report.tma_loaded) == (products, brought)
-    np.testing.assert_allclose(d, a.astype("f4") @ b.T.astype("f4"), atol=0.1)
+@pytest.mark.parametrize(("ladder", "name"), KEPT, ids=str)
+@pytest.mark.sample(2)
+def test_the_emulator_counts_what_was_kept(ladder, name):
+    rung = next(rung for rung in LADDERS[ladder] if rung.name == name)
+    assert count(rung, *COUNTED[ladder]) == counts_of(ladder)[name]
