@@ -68,8 +68,7 @@ def test_the_types_of_its_options_are_of_the_same_fields():
     asked = {*inspect.signature(unigemm.plan).parameters} | {"plan", "stream", "axes", "casting"}
     assert own <= asked
     given = {*inspect.signature(unigemm.autotune).parameters}
-    not_tuned = {"batch_invariant", "quantize_out"}
-    assert own - given == {"plan", "stream", "axes", "casting"} | not_tuned
+    assert own - given == {"plan", "stream", "axes", "casting", "batch_invariant"}
 
 
 def test_what_has_a_fixed_set_of_values_is_typed_by_them():

@@ -33,6 +33,7 @@ from unigemm.tuning.measure import Workload
 from unigemm.tuning.sweep import (
     COLUMNS,
     Lists,
+    _described,
     compile_all,
     contenders,
     read,
@@ -305,6 +306,19 @@ def test_products_with_scales_are_swept_and_their_names_say_which(gpu, words):
     assert [each["error_of_bound"] <= 1 for each in records] == [True] * 3
     of_a, of_b = ("x".join(map(str, each.shape)) for each in scales.values())
     assert f"+scale_a:{of_a}+scale_b:{of_b}" in records[0]["problem"]
+
+
+def test_quantised_results_are_swept_and_their_names_say_so(gpu):
+    work = replace(SMALL, fused=(("quantize_out", (1, 128)),))
+    assert work.out_dtype is DType.FLOAT8_E4M3FN
+    plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
+    records = sweep(work, plans, gpu)
+    assert [each["us"] for each in records] == pytest.approx([10e3, 6e3, 12e3])
+    assert [each["error_of_bound"] <= 1 for each in records] == [True] * 3
+    assert records[0]["problem"].endswith("+quantize_out:1x128")
+    rows = replace(work, fused=(("quantize_out", "row"),))
+    (other,) = contenders(starts(rows, ("fake",), "sm_90a")[0], 1)
+    assert _described(other.problem) not in (records[0]["epilogue"], "")
 
 
 @pytest.mark.parametrize("along", ["m", "n", "k", "rows"])

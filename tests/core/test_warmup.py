@@ -206,7 +206,24 @@ def test_words_of_scales_reach_every_command_that_plans():
     assert "leave out one of them" in str(twice.exception)
 
 
+def test_words_of_quantised_results_reach_every_command_that_plans():
+    sizes = ["40", "300", "64", "--dtype", "int8", "--scale-a", "row", "--target", "cpu", "--json"]
+    for word, block in (("row", "row"), ("1x128", (1, 128))):
+        a, b = unigemm.ArraySpec((40, 64), "int8"), unigemm.ArraySpec((64, 300), "int8")
+        rows = unigemm.ArraySpec((40, 1), "float32")
+        expected = unigemm.plan(a, b, scale_a=rows, quantize_out=block, target="cpu").to_dict()
+        for command in ("plan", "compile"):
+            found = CliRunner().invoke(app, [command, *sizes, "--quantize-out", word])
+            assert found.exit_code == 0, found.output
+        found = CliRunner().invoke(app, ["plan", *sizes, "--quantize-out", word])
+        assert json.loads(found.stdout)["problem"] == json.loads(json.dumps(expected["problem"]))
+        spec = {"m": 40, "n": 300, "k": 64, "dtype": "int8", "scale_a": "row"}
+        (plan,) = plans_for([{**spec, "quantize_out": word}], "cpu", None)
+        assert plan.to_dict()["problem"] == expected["problem"]
+
+
 WRONG = {
+    "quantised": ({**LAYER, "quantize_out": "128x128"}, "use one of 1x128, row"),
     "scale": ({**SCALED, "scale_a": "rows"}, "scale_a 'rows' is not known"),
     "no scale": ({**SCALED, "scale_b": [1]}, "use one of tensor, column"),
     "one side": ({**SCALED, "scale_b": "1x128"}, "both operands"),

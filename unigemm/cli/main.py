@@ -23,7 +23,7 @@ from ..planning.planner import KEPT
 from ..planning.target import name_of
 from ..runtime.plan_call import plan_request
 from ..runtime.warmup import plans_for
-from ..runtime.words import asked_specs, grouped_specs, request_of, specs
+from ..runtime.words import asked_specs, grouped_specs, quantize_out_of, request_of, specs
 from ..tuning.plan_plot import write_plan_plot
 from ..tuning.plot import check_picture
 from ..version import __version__
@@ -43,6 +43,7 @@ from .options import (
     Layout,
     OutDtype,
     Precision,
+    QuantizeOut,
     Rows,
     ScaleA,
     ScaleB,
@@ -169,6 +170,7 @@ def plan_command(
     along: Along = "m",
     scale_a: ScaleA = None,
     scale_b: ScaleB = None,
+    quantize_out: QuantizeOut = None,
     top: Top = None,
     plot: Annotated[
         Path | None,
@@ -185,6 +187,7 @@ def plan_command(
     options: dict[str, Any] = {"backend": backend, "precision": precision, "keep": keep}
     options["batch_invariant"] = batch_invariant
     options |= {"groups": groups, "along": along, "scale_a": scale_a, "scale_b": scale_b}
+    options["quantize_out"] = quantize_out
     plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
     if plot is not None:
         write_plan_plot(plot, plans[0])
@@ -223,12 +226,14 @@ def compile_command(
     along: Along = "m",
     scale_a: ScaleA = None,
     scale_b: ScaleB = None,
+    quantize_out: QuantizeOut = None,
     as_json: Json = False,
 ) -> None:
     """Compile the kernel of an M x N x K product into the cache."""
     options: dict[str, Any] = {"backend": backend, "precision": precision}
     options["batch_invariant"] = batch_invariant
     options |= {"groups": groups, "along": along, "scale_a": scale_a, "scale_b": scale_b}
+    options["quantize_out"] = quantize_out
     plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
     made = show.compile_all(plans, quiet=as_json)
     if as_json:
@@ -254,6 +259,7 @@ def tune(
     along: Along = "m",
     scale_a: ScaleA = None,
     scale_b: ScaleB = None,
+    quantize_out: QuantizeOut = None,
     candidates: Annotated[int, typer.Option(min=1, help="Measure this many configurations.")] = 8,
     budget: Annotated[float, typer.Option(help="Device time to spend, in seconds.")] = 1.0,
     file: Annotated[
@@ -283,6 +289,7 @@ def tune(
             report=lambda what, done, of: bar.update(
                 task, description=what, completed=done, total=of
             ),
+            quantize_out=quantize_out_of(quantize_out),
             **ends,
             **asked_specs(epilogue, scale_a, scale_b, a, b, shape),
         )

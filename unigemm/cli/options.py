@@ -12,7 +12,7 @@ from ..planning.target import ARCHITECTURES, SHORT_NAMES
 from ..problem.block_scales import FORMATS
 from ..problem.dtypes import INPUTS, DType
 from ..problem.problem import PRECISIONS
-from ..runtime.words import LAYOUTS, SCALES
+from ..runtime.words import LAYOUTS, QUANTIZED, SCALES
 
 __all__ = [
     "Backend",
@@ -25,6 +25,7 @@ __all__ = [
     "Layout",
     "OutDtype",
     "Precision",
+    "QuantizeOut",
     "Rows",
     "ScaleA",
     "ScaleB",
@@ -117,6 +118,16 @@ ScaleB = Annotated[
         "--scale-b",
         help=f"The same of B: {', '.join(SCALES['scale_b'])}.",
         autocompletion=among(*SCALES["scale_b"]),
+    ),
+]
+QuantizeOut = Annotated[
+    str | None,
+    typer.Option(
+        "--quantize-out",
+        help="Give a result of eight bits and its scales: 1x128 for each 128 neighbours of a row, "
+        "which the kernel writes, or row, which a second pass does. --out-dtype is float8_e4m3fn "
+        "by default (int8 for int8).",
+        autocompletion=among(*QUANTIZED),
     ),
 ]
 BatchInvariant = Annotated[

@@ -13,7 +13,7 @@ import typer
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import dtype_named
 from ..problem.problem import PRECISIONS
-from ..runtime.words import asked_specs, grouped_specs
+from ..runtime.words import asked_specs, grouped_specs, quantize_out_of
 from ..tuning.measure import Workload, best_device
 from ..tuning.plot import check_picture, write_plot
 from ..tuning.sweep import (
@@ -38,6 +38,7 @@ from .options import (
     Layout,
     OutDtype,
     Precision,
+    QuantizeOut,
     Rows,
     ScaleA,
     ScaleB,
@@ -63,6 +64,7 @@ def sweep_command(
     along: Along = "m",
     scale_a: ScaleA = None,
     scale_b: ScaleB = None,
+    quantize_out: QuantizeOut = None,
     backend: Annotated[
         str,
         typer.Option(help="Names with commas between, or auto.", autocompletion=named_backends),
@@ -104,7 +106,7 @@ def sweep_command(
         check_picture(plot)
     lists = lists_of(tile, stages, cluster, schedule, raster, group, split_k, cluster_k, occupancy)
     work = workload(m, n, k, dtype, out_dtype, layout, batch, precision)
-    work = _asked(work, epilogue, scale_a, scale_b, groups, along)
+    work = _asked(work, epilogue, scale_a, scale_b, groups, along, quantize_out)
     device = best_device()
     plans, reasons = starts(work, _parts(backend))
     if not plans:
@@ -152,7 +154,7 @@ def workload(
 
 def _asked(
     work: Workload, epilogue: str | None, scale_a: str | None, scale_b: str | None,
-    groups: int | None, along: str,
+    groups: int | None, along: str, quantize_out: str | None = None,
 ) -> Workload:  # fmt: skip
     """Return a problem with an epilogue and scales, and with its groups if it has any."""
     shape = None
@@ -160,6 +162,8 @@ def _asked(
         shape = grouped_specs(*spec_of(work), groups, along)[3]
         work = replace(work, groups=groups, along=along)
     asked = asked_specs(epilogue, scale_a, scale_b, *spec_of(work), shape)
+    if quantize_out is not None:
+        asked["quantize_out"] = quantize_out_of(quantize_out)
     return replace(work, fused=tuple(asked.items()))
 
 

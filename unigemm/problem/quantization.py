@@ -30,6 +30,8 @@ from .epilogue import BLOCK
 if TYPE_CHECKING:
     import numpy as np
 
+    from .problem import Problem
+
 __all__ = [
     "BLOCK",
     "LARGEST",
@@ -39,9 +41,11 @@ __all__ = [
     "Sharing",
     "check_quantized",
     "quantized",
+    "quantized_default",
     "scales_of_blocks",
     "scales_shape",
     "sharing_of",
+    "sharing_of_result",
 ]
 
 Sharing = Literal["tensor", "row", "1x128", "128x128"]
@@ -76,6 +80,18 @@ def sharing_of(block: Any, name: str = "block") -> Sharing:
     raise UnsupportedProblem(
         f'{name} is {shown(block)}; pass "row", (1, 128) or (128, 128), or leave it out'
     )
+
+
+def sharing_of_result(problem: Problem) -> Sharing | None:
+    """Return what shares a scale of a problem's result; None where it has none."""
+    if problem.quantized_rows is not None:
+        return "row"
+    return "1x128" if problem.epilogue is not None and problem.epilogue.quantized else None
+
+
+def quantized_default(a: DType) -> DType:
+    """Return the type that products of operands of a type are quantised to by default."""
+    return DType.INT8 if a is DType.INT8 else DType.FLOAT8_E4M3FN
 
 
 def check_quantized(dtype: DType, name: str = "dtype") -> None:

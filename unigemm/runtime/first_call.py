@@ -52,7 +52,7 @@ def measured(library: Library, request: Request, options: Options, fusion: Fusio
     bool
         Whether a later call like it should be asked again.
     """
-    if options.converted is not None or options.quantize_out is not None:
+    if options.converted is not None:
         return False
     try:
         how = _asked[-1]

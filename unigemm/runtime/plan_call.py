@@ -166,7 +166,7 @@ def plan_call(
         if dtype is not None:  # the product of these is planned
             named |= {n: _copied(seen[n], dtype) for n in "ab" if seen[n].dtype is not dtype}
             options = replace(options, converted=None)
-    if given or options.quantize_out is not None:
+    if given or (options.quantize_out is not None and options.epilogue is None):
         options = _with_epilogue(options, given, named, on_host=not place.is_gpu)
     if not place.is_gpu:
         hosts |= {n: HostArray.of(x.layout) for n, x in named.items() if isinstance(x, ArraySpec)}

@@ -19,7 +19,13 @@ from ..problem.canonical import Layout, gated_shape, result_shape
 from ..problem.dtypes import FLOAT8, DType, fused_output_dtypes
 from ..problem.grouped import Form
 from ..problem.overlap import overlaps_itself
-from ..problem.quantization import Sharing, check_quantized, scales_shape, sharing_of
+from ..problem.quantization import (
+    Sharing,
+    check_quantized,
+    quantized_default,
+    scales_shape,
+    sharing_of,
+)
 from .rounding import rounding_of
 
 if TYPE_CHECKING:
@@ -77,7 +83,7 @@ def with_quantized_results(options: Options, a: DType, results: tuple[Any, ...])
         )
     dtype = options.dtype
     if dtype is None and not results:
-        dtype = DType.INT8 if a is DType.INT8 else DType.FLOAT8_E4M3FN
+        dtype = quantized_default(a)
     if dtype is not None:
         dtype = parse_dtype(dtype)
         check_quantized(dtype)

@@ -37,7 +37,8 @@ Spec: TypeAlias = "Plan | Mapping[str, Any]"
 _SIZES = ("m", "n", "k")
 #: What a product in words may hold beside its sizes and its dtype.
 _WORDS = ("dtype", "out_dtype", "layout", "batch", "epilogue", "groups", "along", "scale_a",
-          "scale_b", "backend", "precision", "deterministic", "batch_invariant")  # fmt: skip
+          "scale_b", "quantize_out", "backend", "precision", "deterministic",
+          "batch_invariant")  # fmt: skip
 _MOST_ROWS = 1 << 20
 _LONGEST = 16 << 20  # characters of a line
 
@@ -107,10 +108,10 @@ def warmup(
     specs
         Products, or the name of a file with one of them in each line, as JSON. A product is a plan,
         as `record` writes it, or a mapping: m, n, k and dtype, and if need be out_dtype, layout,
-        batch, epilogue, groups, along, scale_a, scale_b, backend, precision, deterministic and
-        batch_invariant, all as the options of ``unigemm compile``. m may be a pair, the first and
-        the last of a range: of this every size class is planned, and few of them differ in their
-        kernel.
+        batch, epilogue, groups, along, scale_a, scale_b, quantize_out, backend, precision,
+        deterministic and batch_invariant, all as the options of ``unigemm compile``. m may be a
+        pair, the first and the last of a range: of this every size class is planned, and few of
+        them differ in their kernel.
     target
         For what to plan, as in `unigemm.plan`, or several. By default plans are taken as they are,
         and others are for this machine. For another target than theirs, plans are made anew.

@@ -14,12 +14,14 @@ from .request import Request
 
 __all__ = [
     "LAYOUTS",
+    "QUANTIZED",
     "SCALES",
     "WORDS",
     "asked_specs",
     "block_scaled_specs",
     "fused_specs",
     "grouped_specs",
+    "quantize_out_of",
     "request_of",
     "specs",
 ]
@@ -30,6 +32,8 @@ SCALES = {
     "scale_a": ("tensor", "row", "1x128", "128x128"),
     "scale_b": ("tensor", "column", "1x128", "128x128"),
 }
+#: What shares a scale of a result of eight bits.
+QUANTIZED: dict[str, Any] = {"1x128": (1, 128), "row": "row"}
 LAYOUTS = ("nn", "nt", "tn", "tt")
 _ALONG = ("m", "n", "k", "rows")
 #: Beside the names of activations.
@@ -131,11 +135,12 @@ def request_of(
     along: str = "m",
     scale_a: str | None = None,
     scale_b: str | None = None,
+    quantize_out: Any = None,
     **options: Any,
 ) -> Request:
     """Return the request of a product in words; options as in `unigemm.plan`.
 
-    Those of scales are words of `SCALES`.
+    Those of scales are words of `SCALES`, and of `QUANTIZED`.
 
     Raises
     ------
@@ -154,7 +159,25 @@ def request_of(
     asked = asked_specs(epilogue, scale_a, scale_b, a, b, shape)
     # A scale of an operand that has block scales goes beside them, as a pair.
     given |= {name: (given[name], x) if name in given else x for name, x in asked.items()}
+    given["quantize_out"] = quantize_out_of(quantize_out)
     return Request(a, b, dtype=out_dtype, **given, **options)
+
+
+def quantize_out_of(word: Any) -> Any:
+    """Return the option that a word of `QUANTIZED` names; None names none.
+
+    Raises
+    ------
+    UnsupportedProblem
+        The word is not known.
+    """
+    if word is None:
+        return None
+    if not is_one_of(word, tuple(QUANTIZED)):
+        raise UnsupportedProblem(
+            f"quantize_out {shown(word)} is not known; use one of {', '.join(QUANTIZED)}"
+        )
+    return QUANTIZED[word]
 
 
 def asked_specs(

@@ -29,7 +29,15 @@ from .operands import Operands, another_class, call_of, check_class, compact_ope
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..arrays.types import Array, ArrayLike, DTypeLike, EpilogueOptions, Rest, Scale
+    from ..arrays.types import (
+        Array,
+        ArrayLike,
+        DTypeLike,
+        EpilogueOptions,
+        QuantizeOut,
+        Rest,
+        Scale,
+    )
 
 __all__ = ["Trial", "autotune", "decide", "keep_fastest", "race", "workload_of"]
 
@@ -77,6 +85,7 @@ def autotune(
     offsets: Array | ArraySpec | None = None,
     rows: Array | ArraySpec | None = None,
     rest: Rest = "zeros",
+    quantize_out: QuantizeOut | None = None,
     **fused: Unpack[EpilogueOptions],
 ) -> Plan:
     """Measure the best configurations for ``a @ b``, and use the fastest from then on.
@@ -114,6 +123,8 @@ def autotune(
         As in `unigemm.grouped_matmul`, whose plans these are for. What the offsets say is what is
         measured; an ArraySpec stands for groups of equal sizes. The result serves all offsets of as
         many groups.
+    quantize_out : (1, 128) or "row", optional
+        As in `unigemm.matmul`. The time is that of both passes, where rows have scales.
     **fused
         What `matmul` takes for an epilogue (alpha, bias, activation, ...), as in `unigemm.plan`.
 
@@ -146,7 +157,7 @@ def autotune(
     groups: dict[str, Any] = {"offsets": offsets, "rows": rows, "rest": rest} if grouped else {}
     request = Request(
         a, b, out, scale_a=scale_a, scale_b=scale_b, operation="grouped" if grouped else "matmul",
-        **groups, **fused,
+        quantize_out=quantize_out, **groups, **fused,
     )  # fmt: skip
     asked = Options(backend=backend)
     check_options(asked)
@@ -154,10 +165,11 @@ def autotune(
     check_writable(kept_in)
     options: dict[str, Any] = {"precision": precision, "deterministic": deterministic}
     options |= {"backend": backend, "dtype": dtype, "keep": candidates - 1, "tuned": False}
+    options["quantize_out"] = quantize_out
     first = api.plan(a, b, out, **options, scale_a=scale_a, scale_b=scale_b, **groups, **fused)
     if device is None:
         device = best_device(0 if isinstance(a, ArraySpec) else max(0, view(a, "a").device.index))
-    if grouped or request.arguments() or request.scales():
+    if grouped or request.fuses or request.scales():
         operands = call_of(first, request).operands(device)
     else:
         operands = compact_operands(workload_of(first), device)

@@ -17,9 +17,12 @@ from ..problem.canonical import result_shape
 from ..problem.dtypes import DType, accumulator, numpy_dtype
 from ..problem.epilogue import Epilogue, Step, arithmetic, evaluate
 from ..problem.problem import Precision
+from ..problem.quantization import Sharing
+from ..runtime.quantized_results import SCALES
 from .intervals import Interval, interval_operations, nearest
 from .measure import error_factor
 from .measure_device import Device
+from .quantized import quantized_bounds, spread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +53,10 @@ class Asked:
         As in `unigemm.matmul`.
     of_blocks
         Whether the scales are of blocks of K.
+    sharing
+        What shares a scale of the result; None where it has none.
+    between
+        The type that the result is rounded to before it is quantised.
     """
 
     epilogue: Epilogue | None
@@ -58,6 +65,8 @@ class Asked:
     dtypes: Mapping[str, DType]
     precision: Precision
     of_blocks: bool = False
+    sharing: Sharing | None = None
+    between: DType = DType.FLOAT32
 
 
 @dataclass(frozen=True)
@@ -73,11 +82,14 @@ class Bounds:
     largest
         The same of the largest magnitude ("amax_out"); None where it is not asked for. All rows
         decide it, so that some of them have no upper bound.
+    scaled
+        Whether the result is that of `found` times its scales.
     """
 
     rows: tuple[int, ...]
     results: Mapping[str, tuple[np.ndarray, np.ndarray]]
     largest: tuple[float, float] | None
+    scaled: bool = False
 
     def ratio(self, device: Device, found: Mapping[str, Any]) -> float:
         """Return the largest error of results relative to its bound; above 1 they are wrong.
@@ -95,6 +107,9 @@ class Bounds:
         for name, (low, high) in self.results.items():
             whole = low.ndim < 2 or low.shape[-2] != len(self.rows)  # sums over all rows
             values = device.values(found[name], None if whole else self.rows)
+            if name == "out" and self.scaled:
+                scales = device.values(found[SCALES], None if whole else self.rows)
+                values = values * spread(scales, values.shape[-1])
             worst = max(worst, _ratio(values, low, high))
         if self.largest is not None:
             most = device.values(found["amax_out"], None).reshape(())
@@ -176,6 +191,11 @@ def bounds_of(
         for name, step in zip(_written(asked), (epilogue.result, *epilogue.stores), strict=True):
             own = asked.dtypes[name]
             results[name] = nearest(found[step].low, own), nearest(found[step].high, own)
+        if asked.sharing is not None:
+            r = found[epilogue.result]
+            low, high = nearest(r.low, asked.between), nearest(r.high, asked.between)
+            both = quantized_bounds(low, high, asked.dtypes["out"], asked.sharing)
+            results["out"], results[SCALES] = both
         totals = asked.names[len(epilogue.arrays) + len(epilogue.stores) :]
         for name, step in zip(totals, epilogue.totals, strict=True):
             total = _total(found[step], tuple(arrays[name].shape), shape, rows, kind)
@@ -188,7 +208,7 @@ def bounds_of(
             highest = np.max(most.high) if len(rows) == shape[-2] else np.inf  # NaN stays
             low, high = nearest([np.max(most.low), highest], DType.FLOAT32)
             largest = float(low), float(high)
-    return Bounds(rows, results, largest)
+    return Bounds(rows, results, largest, asked.sharing is not None)
 
 
 def _total(

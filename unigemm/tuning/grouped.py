@@ -14,6 +14,7 @@ from ..forks import cached_property
 from ..problem.dtypes import numpy_dtype
 from ..problem.grouped import Form, Rest
 from ..runtime.grouped import ENDS, checking
+from ..runtime.quantized_results import SCALES
 from ..runtime.request import Request
 from .expected import Asked, Bounds, bounds_of
 from .measure import Device
@@ -165,9 +166,10 @@ class GroupedCheck:
         for part, bounds in own:
             results = {name: shapes.part(y, name, part) for name, y in x.results.items()}
             worst = max(worst, bounds.ratio(self.device, results))
+        no_zeros = ("amax_out", "bias_grad_out", *((SCALES,) if self.asked.sharing else ()))
         for place in self._rest():
             for name, y in x.results.items():
-                if name not in ("amax_out", "bias_grad_out"):
+                if name not in no_zeros:
                     worst = max(worst, self._zeros(y[place]))
         return worst
 

@@ -30,6 +30,7 @@ from ..problem.dtypes import (
     unit_roundoff,
 )
 from ..problem.problem import Precision
+from ..problem.quantization import quantized_default
 from .measure_device import Call, Device
 
 __all__ = [
@@ -81,7 +82,7 @@ class Workload:
         As in `unigemm.matmul`.
     into
         Type of the result. None stands for that of the inputs, bfloat16 for float8, int32 for int8,
-        float32 for int8 with scales.
+        float32 for int8 with scales; or what results are quantised to.
     fused
         Further arguments of `unigemm.matmul` and their values: its scales, and its epilogue's. An
         `ArraySpec` describes an array.
@@ -127,6 +128,8 @@ class Workload:
         """Type of the result."""
         if self.into is not None:
             return self.into
+        if "quantize_out" in dict(self.fused):
+            return quantized_default(self.dtype)
         offered = output_dtypes(self.dtype)
         default = scaled_default(self.dtype)
         if default is not None and {"scale_a", "scale_b"} & dict(self.fused).keys():
@@ -173,6 +176,8 @@ def _word(name: str, value: Any) -> str:
     if name in ("scale_a", "scale_b") and isinstance(value, ArraySpec):
         kind = "" if value.dtype is DType.FLOAT32 else f":{value.dtype}"
         return f"{name}:{'x'.join(map(str, value.shape))}{kind}"
+    if name == "quantize_out":
+        return f"{name}:{value if value == 'row' else 'x'.join(map(str, value))}"
     return str(value) if name in ("activation", "gate_layout") else name
 
 

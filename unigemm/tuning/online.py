@@ -21,7 +21,9 @@ from ..planning.plan import Plan
 from ..planning.target import VIRTUAL
 from ..planning.tuned_plans import check_writable
 from ..problem.canonical import gated_shape, result_shape
+from ..problem.dtypes import DType
 from ..problem.grouped import Form
+from ..problem.quantization import scales_shape, sharing_of_result
 from ..runtime.first_call import Measuring, measuring
 from ..runtime.fusion import Fusion
 from ..runtime.grouped import ENDS
@@ -31,7 +33,7 @@ from ..runtime.request import Request
 from .autotune import keep_fastest
 from .grouped import ends_of
 from .measure import Device
-from .operands import Arrays, Operands, asked_of, check_of, returned
+from .operands import Arrays, Operands, asked_of, check_of, result_type, returned
 
 __all__ = ["autotuning", "tune"]
 
@@ -213,7 +215,7 @@ def _measured(
         groups = ends.options(of_device)
     if fusion is not None:
         given |= {x: scaling.pop(x) for x in (*fusion.names, *fusion.numbers) if x in scaling}
-    kind = first.problem.d.dtype
+    kind, sharing = result_type(first.problem), sharing_of_result(first.problem)
     zeroed: list[Any] = []
 
     def like(x: Any, name: str) -> Any:
@@ -232,7 +234,9 @@ def _measured(
         if name in arguments:
             arguments[name] = like(arguments[name], name)
     more = [like(x, f"result {i}") for i, x in enumerate(request.results[1:], 1)]
-    if not more:  # the library's own, of which nothing is promised
+    if not more and sharing is not None:
+        more = [device.empty(scales_shape(shape, sharing), DType.FLOAT32)]
+    elif not more:  # the library's own, of which nothing is promised
         more = [device.operand(shape, x, False, 1) for x in returned(fusion)]
     in_place = fusion is not None and fusion.epilogue.in_place is not None
     if in_place:

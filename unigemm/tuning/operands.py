@@ -24,8 +24,10 @@ from ..planning.plan import Plan
 from ..problem.canonical import MAX_ALIGNMENT, gated_shape, result_shape
 from ..problem.dtypes import EXACT, DType
 from ..problem.problem import Problem
+from ..problem.quantization import BLOCK, scales_shape, sharing_of_result
 from ..runtime.fusion import Fusion, fusion_for
 from ..runtime.grouped import form_asked
+from ..runtime.quantized_results import SCALES
 from ..runtime.request import PREFIX, Request
 from ..runtime.scale_arguments import scales_of
 from .expected import Asked, Bounds, bounds_of
@@ -43,6 +45,7 @@ __all__ = [
     "check_class",
     "check_of",
     "compact_operands",
+    "result_type",
     "returned",
 ]
 
@@ -77,6 +80,7 @@ class Arrays:
         """Return a function that multiplies them by a plan."""
         options: dict[str, Any] = {"precision": plan.problem.precision, **self.scaling}
         options |= {"deterministic": plan.problem.deterministic, **_keywords(self.arguments)}
+        options |= quantized_options(plan.problem)
         out = (self.out, *self.more_out) if self.more_out else self.out
         if self.groups:
             options |= self.groups
@@ -177,15 +181,32 @@ def asked_of(plan: Plan, fusion: Fusion | None, a: DType, given: Mapping[str, An
     given
         The arguments of the epilogue.
     """
-    dtypes = {"a": a, "out": plan.problem.d.dtype}
-    precision = plan.problem.precision
-    scales = plan.problem.scales
+    problem = plan.problem
+    dtypes = {"a": a, "out": result_type(problem)}
+    scales = problem.scales
     of_blocks = scales is not None and scales.of_blocks
+    sharing = sharing_of_result(problem)
+    between = problem.d.dtype if sharing == "row" else DType.FLOAT32
+    asked = Asked(None, (), (), dtypes, problem.precision, of_blocks, sharing, between)
     if fusion is None:
-        return Asked(None, (), (), dtypes, precision, of_blocks)
+        return asked
     dtypes |= {name: x.dtype for name, x in zip(fusion.names, fusion.layouts, strict=True)}
     numbers = tuple(number(given[name], name) for name in fusion.numbers)
-    return Asked(fusion.epilogue, fusion.names, numbers, dtypes, precision, of_blocks)
+    names = fusion.names[:-1] if sharing == "1x128" else fusion.names  # scales come last
+    return replace(asked, epilogue=fusion.epilogue, names=names, numbers=numbers, dtypes=dtypes)
+
+
+def result_type(problem: Problem) -> DType:
+    """Return the type of a call's result, which a second pass may make of D."""
+    return problem.quantized_rows or problem.d.dtype
+
+
+def quantized_options(problem: Problem) -> dict[str, Any]:
+    """Return the option by which a call's result is quantised as that of a problem."""
+    sharing = sharing_of_result(problem)
+    if sharing is None:
+        return {}
+    return {"quantize_out": "row" if sharing == "row" else (1, BLOCK)}
 
 
 @dataclass(frozen=True)
@@ -206,6 +227,8 @@ class Call:
         The epilogue; None for none.
     ends
         Where groups end; None for another product than a grouped one.
+    scales
+        Those of a quantised result; None for any other.
     """
 
     plan: Plan
@@ -216,6 +239,7 @@ class Call:
     scaling: Mapping[str, Any]
     fusion: Fusion | None
     ends: Ends | None = None
+    scales: ArraySpec | None = None
 
     @property
     def in_place(self) -> bool:
@@ -264,7 +288,11 @@ class Call:
         if self.in_place:
             arguments["c"] = out
         # Of further results no more is promised than of their elements.
-        more = tuple(device.operand(self.out.shape, x, False, 1) for x in returned(self.fusion))
+        if self.scales is not None:
+            more: tuple[Any, ...] = (_empty(device, self.scales),)
+        else:
+            found = returned(self.fusion)
+            more = tuple(device.operand(self.out.shape, x, False, 1) for x in found)
         return replace(x, out=out, arguments=arguments, more_out=more)
 
 
@@ -291,11 +319,6 @@ def call_of(first: Plan, request: Request) -> Call:
         The arrays are not compact, so that what would be measured is another class of products.
     """
     problem = first.problem
-    if problem.quantized_rows or (problem.epilogue is not None and problem.epilogue.quantized):
-        raise UnsupportedProblem(
-            "results that are quantised are not measured; leave such products to the model, or "
-            "measure them without quantize_out="
-        )
     if problem.blocks is not None:
         raise UnsupportedProblem(
             "block scales of 16 or 32 elements are not made here, so that nothing can be measured; "
@@ -311,9 +334,15 @@ def call_of(first: Plan, request: Request) -> Call:
             f"products {x.shape} @ {y.shape} with an epilogue or scales are measured of matrices; "
             "give a vector as a matrix of one row or column"
         )
+    if form is not None and form.along == "n" and problem.quantized_rows:
+        raise UnsupportedProblem(
+            "rows of a result whose columns are divided have scales of all groups, which are not "
+            "checked one by one; leave such products to the model, or tune the transpose"
+        )
     if problem.epilogue is not None and problem.epilogue.gate:
         shape = gated_shape(shape, y.shape)
-    z = ArraySpec(shape, problem.d.dtype) if out is None else _spec(out, "out")
+    z = ArraySpec(shape, result_type(problem)) if out is None else _spec(out, "out")
+    scales_of_z = _scales_of(problem, arrays.get(SCALES), z)
     fused = scales_of(
         request.scales(),
         lambda s, name: _spec(s, name, beside=True).layout,
@@ -329,20 +358,32 @@ def call_of(first: Plan, request: Request) -> Call:
     scales = dict(scaling)
     scales |= {name: _spec(arrays[name], name, beside=True) for name in scaling if name in arrays}
     fusion = None
-    if given:
+    if given or scales_of_z is not None:
+        in_kernel = scales_of_z if sharing_of_result(problem) == "1x128" else None
         fusion = fusion_for(
             given, (x.layout, y.layout, z.layout), lambda spec, name: spec.layout, None,
             given.get("c") is z, on_host=not first.target.is_gpu, form=form,
             exact=first.problem.converted in EXACT,
+            quantized=None if in_kernel is None else in_kernel.layout,
         )  # fmt: skip
     ends, described = None, dict[str, Any]()
     if form is not None and form.groups is not None:
         ends = ends_of(request, form, given_ends(request))
         described = ends.options(ArraySpec(ends.values.shape, form.groups.dtype))
-    call = Call(first, x, y, z, given, scales, fusion, ends)
+    call = Call(first, x, y, z, given, scales, fusion, ends, scales_of_z)
     again = {**scales, **described, **_keywords(given)}
-    check_class(first, x, y, None if out is None else z, **again)
+    brought = None if out is None else z if scales_of_z is None else (z, scales_of_z)
+    check_class(first, x, y, brought, **again)
     return call
+
+
+def _scales_of(problem: Problem, given: Any, out: ArraySpec) -> ArraySpec | None:
+    """Describe the scales of a quantised result; None for any other."""
+    sharing = sharing_of_result(problem)
+    if sharing is None:
+        return None
+    shape = scales_shape(out.shape, sharing)
+    return ArraySpec(shape, DType.FLOAT32) if given is None else _spec(given, "out[1]")
 
 
 def another_class(problem: Problem) -> UnsupportedProblem:
@@ -353,9 +394,7 @@ def another_class(problem: Problem) -> UnsupportedProblem:
     )
 
 
-def check_class(
-    first: Plan, a: ArraySpec, b: ArraySpec, out: ArraySpec | None, **more: Any
-) -> None:
+def check_class(first: Plan, a: ArraySpec, b: ArraySpec, out: Any, **more: Any) -> None:
     """Refuse to measure a product by arrays that are compact, if those are of another class.
 
     Parameters
@@ -363,7 +402,7 @@ def check_class(
     first
         A plan for the caller's call.
     a, b, out
-        The compact arrays; `out` may be None.
+        The compact arrays; `out` may be None, or a pair with scales.
     more
         The scales and the epilogue, as `unigemm.plan` takes them.
 
@@ -376,13 +415,14 @@ def check_class(
         a,
         b,
         out,
-        dtype=first.problem.d.dtype,
+        dtype=result_type(first.problem),
         precision=first.problem.precision,
         deterministic=first.problem.deterministic,
         backend=first.backend,
         target=first.target,
         keep=0,
         tuned=False,
+        **quantized_options(first.problem),
         **more,
     )
     if (again.problem, again.extents) != (first.problem, first.extents):

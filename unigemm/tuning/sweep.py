@@ -369,7 +369,9 @@ def _described(problem: Problem) -> str:
     """Return a digest of a problem's epilogue, scales and groups; "" for one that has none."""
     import msgspec
 
-    asked = problem.epilogue, problem.scales, problem.groups
+    asked: tuple[Any, ...] = problem.epilogue, problem.scales, problem.groups
+    if problem.quantized_rows:
+        asked = *asked, problem.quantized_rows
     if not any(asked):
         return ""
     data = msgspec.to_builtins(asked)
