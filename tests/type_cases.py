@@ -134,3 +134,23 @@ def fused_exactly(a, b, alpha, beta, c, bias):
         terms = (np.asarray(x).astype(sums.dtype) for x in (alpha, beta, c, bias))
         alpha, beta, c, bias = terms
         return (alpha * sums + beta * c + bias).astype(sums.dtype)
+
+
+#: Alpha and beta of complex products of which one at least is complex.
+COMPLEX_FACTORS = [
+    {"alpha": 2j},
+    {"beta": 1 - 1j},
+    {"alpha": 1 + 2j, "beta": 2.0},
+    {"alpha": 2.0, "beta": np.complex64(-1j)},
+    {"alpha": 0j, "beta": 1j},
+    {"alpha": 1j, "beta": 0},
+    {"alpha": np.array([1 + 2j], "c8")},
+    {"alpha": np.array(0, "c8"), "beta": 2j},
+    {"alpha": 1j, "beta": np.array([2], "f4")},
+]
+
+
+def with_terms(product, alpha=1, beta=1, c=0, bias=0):
+    """Return alpha * product + beta * c + bias; factors may be arrays of one element."""
+    alpha, beta = (np.asarray(x).reshape(()) for x in (alpha, beta))
+    return alpha * product + beta * c + bias

@@ -142,8 +142,8 @@ def matmul(
     casting: Casting | None = None,
     axes: Axes | None = None,
     quantize_out: QuantizeOut | None = None,
-    alpha: float | Array | None = None,
-    beta: float | Array | None = None,
+    alpha: complex | Array | None = None,
+    beta: complex | Array | None = None,
     c: Array | None = None,
     bias: Array | float | None = None,
     activation: Activation | None = None,
@@ -271,7 +271,8 @@ def matmul(
     alpha, beta : float or array of one element, optional
         The result is ``activation(alpha * (a @ b) + beta * c + bias)``. Both are 1 by default. An
         array is read when the work runs. The number 0 leaves its term out, and what is infinite or
-        NaN in it: where `beta` is 0, `c` is not read. No other value changes what is done.
+        NaN in it: where `beta` is 0, `c` is not read. No other value changes what is done. Of a
+        complex product they may be complex; the library's own operations then add its terms.
 
         Beside integers (int8 alone, see `dtype`, is another case) and booleans these are whole
         numbers, `c` and `bias` are such arrays, and all wraps around as the sums do. Other terms

@@ -12,6 +12,7 @@ from typing import Any
 from .errors import UnsupportedProblem
 
 __all__ = [
+    "factor",
     "file_path",
     "function",
     "is_one_of",
@@ -92,6 +93,19 @@ def number(value: Any, name: str) -> float:
             f"{name} is a {type(value).__name__} that is no float ({error}); pass a number up to "
             "3.4e38"
         ) from error
+
+
+def factor(value: Any, name: str) -> Any:
+    """Return a number as Python's float, or a complex one as its complex.
+
+    Raises
+    ------
+    UnsupportedProblem
+        It is too large, or no number.
+    """
+    if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
+        return complex(value)
+    return number(value, name)
 
 
 def refuse_fractions(numbers: Mapping[str, float]) -> None:

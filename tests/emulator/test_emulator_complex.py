@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
+from type_cases import COMPLEX_FACTORS, with_terms
+
 import unigemm
 from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
@@ -77,6 +79,19 @@ def test_what_is_added_may_be_real_or_complex():
         np.testing.assert_array_equal(out, expected)
 
 
+def test_alpha_and_beta_may_be_complex(monkeypatch):
+    a, b, bias, c = numbers((5, 7)), numbers((7, 6), seed=1), numbers(6), numbers((5, 6), seed=2)
+    with device("sm_90a") as gpu:
+        for known in (False, True):
+            if known:
+                monkeypatch.setattr(calls, "_first", None)
+            for factors in COMPLEX_FACTORS:
+                given = {**factors, "bias": bias} | ({"c": c} if "beta" in factors else {})
+                got = unigemm.matmul(a, b, **given, backend="cute_simt")
+                np.testing.assert_array_equal(got, with_terms(a @ b, **given))
+        assert len(gpu.launches) == 2 * len(COMPLEX_FACTORS)
+
+
 def test_infinity_and_nan_stay_in_the_parts_that_they_reach():
     a, b = np.zeros((2, 2), "c8"), np.zeros((2, 3), "c8")
     a[0, 0], a[1, 1] = 2 - 1j, 1
@@ -106,7 +121,7 @@ def test_contractions_of_complex_arrays_are_computed_too():
 def test_what_complex_products_do_not_have_is_refused():
     a = numbers((4, 4))
     with device("sm_90a") as gpu:
-        for options in ({"activation": "relu"}, {"alpha": 1j}, {"scale_a": 2.0}, {"bias": 1.0},
+        for options in ({"activation": "relu"}, {"beta": 1j}, {"scale_a": 2.0}, {"bias": 1.0},
                         {"out": np.zeros((4, 4), "f4")}, {"out": np.zeros((4, 3), "c8")},
                         {"dtype": "f4"}, {"gate_layout": "halves"},
                         {"out": np.zeros((4, 4), "f4"), "casting": "unsafe"}):  # fmt: skip

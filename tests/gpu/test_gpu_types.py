@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from type_cases import EXACT_TYPES, SHAPES, TYPES, drawn_terms, fused_exactly
+from type_cases import (
+    COMPLEX_FACTORS,
+    EXACT_TYPES,
+    SHAPES,
+    TYPES,
+    drawn_terms,
+    fused_exactly,
+    with_terms,
+)
 from type_cases import check as check_suite
 from type_cases import numbers as suite_numbers
 
@@ -190,3 +198,20 @@ def test_arrays_at_odd_addresses_are_copied(kind):
     )
     with pytest.raises(unigemm.UnsupportedProblem, match="; "):
         unigemm.matmul(x, y, preact_out=odd(c), activation="relu")
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_alpha_and_beta_may_be_complex(library):
+    a, b, c = (suite_numbers(x, "c8", i) for i, x in enumerate(((33, 20), (20, 40), (33, 40))))
+    there = cupy.asarray if library == "cupy" else lambda x: torch.from_numpy(x).cuda()
+    back = cupy.asnumpy if library == "cupy" else lambda x: x.cpu().numpy()
+    for factors in COMPLEX_FACTORS:
+        given = {**factors, "bias": c[0]} | ({"c": c} if "beta" in factors else {})
+        moved = {n: there(x) if isinstance(x, np.ndarray) else x for n, x in given.items()}
+        for _ in range(2):  # the second is a known call
+            got = unigemm.matmul(there(a), there(b), **moved)
+            np.testing.assert_array_equal(back(got), with_terms(a @ b, **given))
+        out = there(c.copy())
+        if "c" in moved:
+            unigemm.matmul(there(a), there(b), out, **{**moved, "c": out})
+            np.testing.assert_array_equal(back(out), with_terms(a @ b, **given))

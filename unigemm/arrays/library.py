@@ -11,7 +11,7 @@ from ..problem.canonical import Layout
 from ..problem.dtypes import DType
 from .operands import Device, HostArray, Operand, compact_strides, parse_dtype
 
-__all__ = ["KNOWN", "WRITTEN", "Again", "Library", "Views", "again", "is_written"]
+__all__ = ["KNOWN", "WRITTEN", "Again", "Library", "Views", "again", "is_written", "sum_of"]
 
 #: Takes arrays, and returns their addresses; None, or any exception, if they are not as those that
 #: it was made for. It runs on every call.
@@ -34,6 +34,9 @@ class Views:
         Takes an array and another of its type, and writes the negative of that to it.
     conjugate
         Returns the complex conjugate of an array.
+    combine
+        Takes an array, and terms and their factors, and writes the sum of these products to it. A
+        factor is a number, an array of one element, or None; one that is 0 makes its term 0.
     move
         As `assign`, of arrays of one type, one of which may be such as `Library.as_bytes` finds.
     """
@@ -43,7 +46,31 @@ class Views:
     assign: Callable[[Any, Any], object]
     negate: Callable[[Any, Any], object]
     conjugate: Callable[[Any], Any]
+    combine: Callable[[Any, Sequence[tuple[Any, Any]]], object]
     move: Callable[[Any, Any], object]
+
+
+def sum_of(terms: Sequence[tuple[Any, Any]], where: Callable[[Any, Any, Any], Any]) -> Any:
+    """Return the sum of terms as `Views.combine` has them, by the arrays' own operators.
+
+    Parameters
+    ----------
+    terms
+        Arrays and their factors.
+    where
+        As `numpy.where`.
+    """
+    found = None
+    for x, factor in terms:
+        if hasattr(factor, "reshape"):
+            factor = factor.reshape(())
+            x = where(factor == 0, 0, factor * x)
+        elif factor is not None:
+            if factor == 0:
+                continue
+            x = factor * x
+        found = x if found is None else found + x
+    return 0 if found is None else found
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import LibraryMismatch, UnsupportedProblem
 from ..problem.dtypes import DType, numpy_dtype
 from ..problem.overlap import byte_span
-from .library import Library, Views
+from .library import Library, Views, sum_of
 from .operands import (
     HOST,
     Device,
@@ -179,7 +179,14 @@ def views_by(module: Any) -> Views:
                 x = x[()] if x.ndim == 0 else x
         to[...] = x
 
+    def combine(to: Any, terms: Any) -> None:
+        import numpy
+
+        with numpy.errstate(all="ignore"):
+            assign(to, sum_of(terms, module.where))
+
     return Views(
+        combine=combine,
         steps=lambda x: (x.strides, x.itemsize),
         strided=module.lib.stride_tricks.as_strided,
         assign=assign,

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ..problem.dtypes import DType
-from .library import Again, Library, Views
+from .library import Again, Library, Views, sum_of
 from .operands import (
     HOST,
     Device,
@@ -115,6 +115,7 @@ def _library() -> Library:
             assign=_assign,
             negate=lambda to, x: torch.neg(x, out=to),
             conjugate=torch.conj,
+            combine=_combine,
             move=_assign,
         ),
     )
@@ -178,6 +179,13 @@ def _assign(to: Any, x: Any) -> None:
 
     with torch.inference_mode() if to.is_inference() else nullcontext():
         to.copy_(x) if isinstance(x, torch.Tensor) else to.fill_(x)
+
+
+def _combine(to: Any, terms: Sequence[tuple[Any, Any]]) -> None:
+    import torch
+
+    with torch.no_grad():
+        _assign(to, sum_of(terms, torch.where))
 
 
 def _version_counter() -> Callable[..., object]:

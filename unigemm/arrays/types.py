@@ -111,8 +111,8 @@ Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 class EpilogueOptions(TypedDict, total=False):
     """What `unigemm.matmul` takes for an epilogue."""
 
-    alpha: float | Array | None
-    beta: float | Array | None
+    alpha: complex | Array | None
+    beta: complex | Array | None
     c: Array | None
     bias: Array | float | None
     activation: Activation | None

@@ -10,6 +10,7 @@ from .bind import bind
 from .bound import Arrays, Bound, called, refuse_shared
 from .byte_copies import with_copied_bytes
 from .complex_calls import real_call
+from .complex_terms import with_terms_apart
 from .converted_copies import with_copies
 from .instead import Replaced
 from .request import Request
@@ -30,9 +31,10 @@ def bind_any(library: Library, request: Request) -> Bound:
     handle = None if request.stream is None else stream_handle(request.stream)
     with nullcontext() if device == HOST else library.context(device.index, handle):
         replaced = with_copied_bytes(library, request)
-        if replaced is None:
-            replace_by = real_call if is_complex(library, request) else with_copies
-            replaced = replace_by(library, request)
+        if replaced is None and is_complex(library, request):
+            replaced = with_terms_apart(library, request) or real_call(library, request)
+        elif replaced is None:
+            replaced = with_copies(library, request)
         if replaced is not None:
             return _bound_instead(library, request, replaced)
     return bind(library, request)
@@ -59,7 +61,7 @@ def _bound_instead(library: Library, request: Request, replaced: Replaced) -> Bo
         arrays=arrays,
         fresh=out is None,
         factors=inner.factors,
-        numbers=inner.numbers,
+        numbers=replaced.numbers or inner.numbers,
         instead=replaced.by(inner),
         kept=inner.kept,
     )

@@ -19,6 +19,7 @@ __all__ = [
     "Arrays",
     "Bound",
     "Copy",
+    "Finish",
     "Instead",
     "called",
     "is_shared",
@@ -89,6 +90,10 @@ class Arrays(NamedTuple):
         )
 
 
+#: See `Instead.finish`.
+Finish = Callable[[Any, Any, Sequence[Any], Mapping[str, Any]], object]
+
+
 class Copy(NamedTuple):
     """An array that is made for a call in place of one of the caller's.
 
@@ -123,6 +128,9 @@ class Instead(NamedTuple):
     as_read
         Whether kernels convert the operands as they read them while a graph is captured that would
         not keep the copies. Else the call is refused then.
+    finish
+        Of a plain product makes the call's result. It takes the array for that, the product, which
+        may be the same, and the call's arrays, `out` being the third, and numbers.
     """
 
     bound: Bound
@@ -130,11 +138,12 @@ class Instead(NamedTuple):
     back: Callable[[Any, Any], object] | None = None
     apart: Callable[[], Any] | None = None
     as_read: bool = False
+    finish: Finish | None = None
 
     @property
     def makes(self) -> bool:
         """Whether each call makes arrays beside its result."""
-        return bool(self.copies) or self.apart is not None
+        return bool(self.copies) or self.apart is not None or self.finish is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
 
-from ..arguments import number, refuse_fractions
+from ..arguments import factor, refuse_fractions
 from ..arrays.axes import along_axes
 from ..arrays.libraries import as_array, library_of, one_library
 from ..arrays.library import KNOWN, Library
@@ -186,7 +186,7 @@ def _run(library: Library, bound: Bound, request: Request) -> Any:
     places = [library.read(x)[0] for x in arrays.values()]
     given = {**request.scales(), **request.arguments()}
     asked = (*bound.factors, *bound.numbers)
-    numbers = {name: number(given[name], name) for name in asked}
+    numbers = {name: factor(given[name], name) for name in asked}
     return run(
         library, bound, tuple(arrays.values()), places, numbers, request.stream, request.parts
     )

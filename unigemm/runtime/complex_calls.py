@@ -19,7 +19,7 @@ from .instead import Replaced, strided, views_of
 from .request import Request
 from .result_type import complex_type, conjugated, described_complex_type, plain
 
-__all__ = ["real_call", "real_description"]
+__all__ = ["real_call", "real_description", "refuse_options"]
 
 #: What a request may have beside a product whose parts are computed apart.
 _BESIDE = ("alpha", "beta", "c", "bias")
@@ -45,7 +45,7 @@ def real_call(library: Library, request: Request) -> Replaced:
     layouts = {name: library.operand(x, name).layout for name, x in seen.items()}
     device = library.operand(seen["a"], "a").device
     dtype = complex_type(library, request._replace(a=seen["a"], b=seen["b"]))
-    _refuse_options(request)
+    refuse_options(request)
     shape = _shape(layouts)
     d = layouts.get("out") or Layout(shape, compact_strides(shape), dtype)
     beside = [name for name in ("c", "bias") if name in named]
@@ -179,7 +179,7 @@ def _as_complex(made: _Made, name: str, layout: Layout, dtype: DType) -> Layout:
     return made.copied(name, layout, dtype)
 
 
-def _refuse_options(request: Request) -> None:
+def refuse_options(request: Request) -> None:
     """Refuse what complex products do not have."""
     if request.quantize_out is not None:
         raise UnsupportedDtype("complex results are not quantised; leave quantize_out= out")
@@ -207,7 +207,7 @@ def real_description(request: Request) -> Request:
     """
     named = {name: _described(x, name) for name, x in request.arrays().items()}
     dtype = described_complex_type(request, named["a"], named["b"])
-    _refuse_options(request)
+    refuse_options(request)
     shape = _shape(named)
     d = named.get("out") or Layout(shape, compact_strides(shape), dtype)
     beside: list[str] = [name for name in ("c", "bias") if name in named]

@@ -20,6 +20,7 @@ from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import COMPLEX, EXACT, DType
 from .complex_calls import real_description
+from .complex_terms import TERMS, has_complex_terms, without_terms
 from .conversion import read_as, with_conversion
 from .converted_copies import dtype_of_copies
 from .fusion import fusion_for
@@ -64,6 +65,7 @@ def plan_request(
         See `unigemm.plan`.
     """
     request = _whole(request)
+    request = _plain_product(request)
     place, here = _complex_target(request, target), target is None
     if place is not None:
         request, target = real_description(request), place
@@ -82,6 +84,18 @@ def plan_request(
         request.a, request.b, request.out, options, target, arguments, keep=keep, tuned=tuned,
         here=here,
     )  # fmt: skip
+
+
+def _plain_product(request: Request) -> Request:
+    """Return the product of which a complex call adds terms behind it; other calls as they are."""
+    if request.operation != "matmul" or not (request.fuses or request.scales()):
+        return request
+    named = {n: plain(x) for n, x in request.arrays().items() if n in ("a", "b", *TERMS)}
+    if not has_complex_terms(request, named):
+        return request
+    layouts = {n: _described(x, n) for n, x in named.items()}
+    complexes = any(layouts[n].dtype in COMPLEX for n in "ab")
+    return without_terms(request, layouts) if complexes else request
 
 
 def _complex_target(request: Request, target: str | Target | None) -> Target | None:

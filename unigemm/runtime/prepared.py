@@ -267,6 +267,7 @@ def _texts(library: Library, request: Request) -> dict[str, str]:
             f"{tuple(seen.strides)}, on {getattr(seen, 'device', HOST)}, at a multiple of {step}"
         )
     for name, x in {**request.scales(), **request.arguments()}.items():
-        if isinstance(x, numbers.Real):
-            found[name] = "0" if x == 0 else "a number other than 0"
+        if isinstance(x, numbers.Complex):
+            kind = "a number" if isinstance(x, numbers.Real) else "a complex number"
+            found[name] = "0" if x == 0 else f"{kind} other than 0"
     return found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from ..arguments import shown
+from ..arguments import factor, shown
 from ..arrays.library import KNOWN, WRITTEN, Library
 from ..arrays.types import EpilogueOptions
 from ..errors import UnsupportedProblem
@@ -217,7 +217,7 @@ def _form(kinds: tuple[type, ...], library: Library) -> _Form:
             names.append(name)
         elif issubclass(kind, numbers.Real):
             numbered.append(name)
-        elif kind is tuple:
+        elif kind is tuple or issubclass(kind, numbers.Complex):
             at_length = True
         elif kind is not type(None):
             raise _Unusual
@@ -312,12 +312,15 @@ def _at_length(
     if any(KNOWN.get(type(x)) is not library for x in arrays):
         raise _Unusual
     given = {**request.scales(), **request.arguments()}
-    numbered = {name: float(x) for name, x in given.items() if isinstance(x, numbers.Real)}
-    own = None
+    numbered = {
+        name: factor(x, name) for name, x in given.items() if isinstance(x, numbers.Complex)
+    }
+    own = tuple(name for name, x in numbered.items() if type(x) is complex)
+    traced = None
     if request.epilogue is not None:
         from ..fingerprint import known_as
 
-        own = known_as(request.epilogue)
-    if own is None and (request.epilogue is not None or request.epilogue_args):
+        traced = known_as(request.epilogue)
+    if traced is None and (request.epilogue is not None or request.epilogue_args):
         raise _Unusual
-    return tuple(named), arrays, numbered, (own,)
+    return tuple(named), arrays, numbered, (traced, own)

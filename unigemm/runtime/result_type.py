@@ -18,7 +18,7 @@ from ..arrays.operands import (
 )
 from ..errors import UnsupportedDtype
 from ..problem.canonical import Layout
-from ..problem.dtypes import COMPLEX, CONVERTED, DType, scaled_default
+from ..problem.dtypes import COMPLEX, CONVERTED, EXACT, DType, scaled_default
 from .conversion import Described, read_as, with_conversion
 from .host import host_product
 from .numpy_matmul import numpy_product
@@ -159,13 +159,13 @@ def _of_kernels(
     asked, fused = request.dtype, bool(request.arguments())
     if a.dtype is DType.INT8 and request.scales():  # the epilogue multiplies by them
         asked, fused = scaled_default(a.dtype) if asked is None else asked, True
-    if not on_host and any(x.dtype in COMPLEX for x in (a, b)):
+    if any(x.dtype in COMPLEX for x in (a, b)) and (fused or not on_host):
         return _of_complex(request, a, b, promotes=promotes)
-    if not on_host:
+    if fused or not on_host:  # other products that are converted there are NumPy's own
         options = Options.of(request, NO_SCALES, scaled=not fused and bool(request.scales()))
         named = {"a": a, "b": b}
         options = with_conversion(named, options, fused=fused, promotes=promotes)
-        if options.converted is not None and not fused:
+        if options.converted is not None and (not fused or options.converted in EXACT):
             return parse_dtype(options.dtype)
         a, b = read_as(a, options), read_as(b, options)
     return output_dtype(asked, a, b, on_host=on_host, fused=fused)

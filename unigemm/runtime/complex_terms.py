@@ -1,0 +1,111 @@
+"""Complex alpha and beta: the plain product first, then sums of the library's own complex numbers.
+
+Kernels multiply the parts of complex numbers and know no pairs of them. So the terms of such a
+call are added behind the product, in one way on every device.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..arrays.library import Library
+from ..arrays.operands import parse_dtype
+from ..errors import UnsupportedDtype
+from ..problem.canonical import Layout, result_shape
+from ..problem.dtypes import COMPLEX, CONVERTED, DType
+from .complex_calls import refuse_options
+from .fusion import fusion_of
+from .instead import Replaced, views_of
+from .request import Request
+from .result_type import complex_type, device_of, plain
+
+__all__ = ["TERMS", "has_complex_terms", "with_terms_apart", "without_terms"]
+
+#: What is added behind the product.
+TERMS = ("alpha", "beta", "c", "bias")
+
+
+def has_complex_terms(request: Request, named: Mapping[str, Any]) -> bool:
+    """Whether alpha or beta of a request is complex; `named` has its arrays, or their layouts."""
+    return any(
+        parse_dtype(named[name].dtype) in COMPLEX if name in named else is_complex_number(x)
+        for name, x in (("alpha", request.alpha), ("beta", request.beta))
+    )
+
+
+def is_complex_number(x: Any) -> bool:
+    """Whether this is a complex number, and neither real nor an array."""
+    return isinstance(x, numbers.Complex) and not isinstance(x, numbers.Real)
+
+
+def without_terms(request: Request, layouts: Mapping[str, Layout]) -> Request:
+    """Return the request of the plain product of one with complex terms, which are checked.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.matmul`.
+    """
+    refuse_options(request)
+    given = {name: x for name, x in request.arguments().items() if name in TERMS}
+    for name in given:
+        if name in layouts and layouts[name].dtype not in (*COMPLEX, *CONVERTED):
+            raise UnsupportedDtype(
+                f"{name} is {layouts[name].dtype}, which complex numbers are not multiplied by or "
+                "added to; convert it"
+            )
+
+    def as_real(x: Any, name: str) -> Layout:
+        return replace(layouts[name], dtype=DType.FLOAT32)
+
+    real = {name: 2.0 if is_complex_number(x) else x for name, x in given.items()}
+    fusion_of(real, (layouts["a"].shape, layouts["b"].shape), as_real, in_place=False)
+    nothing: dict[str, Any] = dict.fromkeys(TERMS)
+    return request._replace(**nothing)
+
+
+def with_terms_apart(library: Library, request: Request) -> Replaced | None:
+    """Return the plain product of a complex call, and what adds its terms; None of other calls.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.matmul`.
+    """
+    named = {name: plain(x) for name, x in request.arrays().items()}
+    if not has_complex_terms(request, named):
+        return None
+    layouts = {name: library.layout(x, name) for name, x in named.items()}
+    product = without_terms(request, layouts)
+    dtype = complex_type(library, product._replace(a=named["a"], b=named["b"]))
+    shape = result_shape(layouts["a"].shape, layouts["b"].shape)
+    make = library.maker(shape, dtype, device_of(library, named["a"], "a"))
+    places = {name: i for i, name in enumerate(dict.fromkeys(("a", "b", "out", *named)))}
+    has_out = request.out is not None
+    views = views_of(library)
+    given = {name for name in TERMS if getattr(request, name) is not None}
+    kept = tuple(name for name in ("alpha", "beta") if name in given - {*named})
+
+    def finish(to: Any, made: Any, arrays: Sequence[Any], found: Mapping[str, Any]) -> None:
+        def term(name: str) -> Any:
+            return arrays[places[name]] if name in places else found.get(name)
+
+        terms = [(made, term("alpha"))]
+        if "c" in given:
+            terms.append((arrays[places["c"]], term("beta")))
+        if "bias" in given:
+            terms.append((arrays[places["bias"]], None))
+        views.combine(to, terms)
+
+    return Replaced(
+        product._replace(out=make()),
+        (),
+        apart=make if has_out else None,
+        make=make,
+        scalar=not shape,
+        finish=finish,
+        numbers=kept,
+    )
