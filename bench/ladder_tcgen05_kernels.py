@@ -20,15 +20,15 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync, tcgen05
 from cutlass.utils import blackwell_helpers
-from unigemm.backends.cute.device import GMEM
-from unigemm.backends.cute.tile_scheduler import advance, example_arguments
-from unigemm.backends.cute.tile_scheduler import make_host as host_of
 
+from unigemm.backends.cute.kernels.device import GMEM
+from unigemm.backends.cute.kernels.tile_scheduler import advance, example_arguments
+from unigemm.backends.cute.kernels.tile_scheduler import make_host as host_of
 from unigemm.backends.cute_tcgen05.geometry import ROWS, Geometry, geometry
 from unigemm.backends.cute_tcgen05.kernels import spec as shipped
-from unigemm.backends.cute_tcgen05.kernels.epilogue import after_sync, before_sync
 from unigemm.backends.cute_tcgen05.kernels.gemm import load_atoms, tiled_mma
 from unigemm.backends.cute_tcgen05.kernels.records import TmaView
+from unigemm.backends.cute_tcgen05.kernels.tensor_memory import after_sync, before_sync
 
 __all__ = ["Spec", "example_arguments", "make_host"]
 

@@ -19,10 +19,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync, warpgroup
-from unigemm.backends.cute.device import GMEM
-from unigemm.backends.cute.tile_scheduler import advance, example_arguments
-from unigemm.backends.cute.tile_scheduler import make_host as host_of
 
+from unigemm.backends.cute.kernels.device import GMEM
+from unigemm.backends.cute.kernels.tile_scheduler import advance, example_arguments
+from unigemm.backends.cute.kernels.tile_scheduler import make_host as host_of
 from unigemm.backends.cute_wgmma.geometry import Geometry, geometry
 from unigemm.backends.cute_wgmma.kernels import spec as shipped
 from unigemm.backends.cute_wgmma.kernels.layouts import load_atom, operand_layout, tiled_mma
