@@ -128,8 +128,8 @@ KERNEL_MUTANTS = (
     Mutant(
         "wgmma-wait-group",
         _WGMMA + "mainloop.py",
-        "        warpgroup.wait_group(1)\n        promote_sums(spec, total, even,",
-        "        warpgroup.wait_group(2)\n        promote_sums(spec, total, even,",
+        "        warpgroup.wait_group(1)\n        promote_sums(spec, Accumulators(even,",
+        "        warpgroup.wait_group(2)\n        promote_sums(spec, Accumulators(even,",
         "float8 sums are promoted while wgmma still adds to them",
         (f"{_HANDED_BACK} -k float8",),
     ),

@@ -10,7 +10,7 @@ overwritten.
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -24,10 +24,11 @@ from ...cute.kernels.tile_scheduler import Work, advance, first_of_groups, next_
 from ..geometry import BLOCK, WARPGROUP, column_blocks, column_step, scale_lines
 from ..geometry_operands import MMA_M
 from .fragments import fragment_row
+from .records import Accumulators, FactorAddresses, Factors
 from .spec import Spec
 from .tile_coords import tile_origin
 
-__all__ = ["Factors", "add_promoted", "await_others", "bring_scales", "factors_of",
+__all__ = ["add_promoted", "await_others", "bring_scales", "factors_of",
            "read_factors", "reads_late"]  # fmt: skip
 
 _SHORT = 7  # stages: of tiles whose k_tiles take longer than the memory's latency
@@ -286,37 +287,17 @@ def _shared(where: Int32, count: int) -> cute.Tensor:
 # -- the consumers ---------------------------------------------------------------------------------
 
 
-class Factors(NamedTuple):
-    """Where the scales of a thread's sums lie, for one unit.
-
-    Attributes
-    ----------
-    rows, columns
-        The addresses, in the first stage, of that of its first row, and of those of the first block
-        of columns or of its first column.
-    first
-        The first column of its warpgroup, counted from the block of 128 on that the tile begins in.
-    barrier
-        A named barrier of its warpgroup.
-    """
-
-    rows: Int32
-    columns: Int32
-    first: Int32
-    barrier: Int32
-
-
 def factors_of(
     spec: Spec, slots: Int32, work: Work, lasts: tuple, warpgroup: tuple, consumer: Int32,
     in_wg: Int32,
-) -> tuple:  # fmt: skip
-    """Return where the scales of a thread's sums lie, as `Factors`; nothing without such scales.
+) -> FactorAddresses | None:  # fmt: skip
+    """Return where the scales of a thread's sums lie; None without such scales.
 
     `warpgroup` is its row and column of warpgroups, `in_wg` the thread in it. Threads whose rows
     the tile does not have read those of others.
     """
     if not spec.problem.has_block_scales:
-        return ()
+        return None
     geo, tile_m = spec.geometry, spec.config.tile[0]
     lane, warp = in_wg % 32, in_wg // 32
     row = warpgroup[0] * MMA_M + warp * 16 + lane // 4
@@ -328,30 +309,29 @@ def factors_of(
     if scales_each_column(spec.problem):
         columns += 4 * (column + lane % 4 * 2)
     first = column + tile_origin(spec, work, lasts)[1] % BLOCK
-    return (*Factors(slots + 4 * row, columns, first, _BARRIER + consumer),)
+    return FactorAddresses(slots + 4 * row, columns, first, _BARRIER + consumer)
 
 
-def read_factors(spec: Spec, factors: tuple, stage: Int32) -> tuple:
-    """Read a stage's scales of a thread's rows and of blocks of columns, and return `first`.
+def read_factors(spec: Spec, where: FactorAddresses | None, stage: Int32) -> Factors | None:
+    """Read a stage's scales of a thread's rows and of blocks of columns.
 
-    Where each column has its own there is no room for all of these: in their place is the address
-    of the first one. Nothing where `factors` is empty. Callers read before the wgmma of the stage:
-    when that is done, so have all warps of the warpgroup.
+    Where each column has its own there is no room for all of these. Callers read before the wgmma
+    of the stage: when that is done, so have all warps of the warpgroup.
     """
-    if not factors:
-        return ()
-    found, geo = Factors(*factors), spec.geometry
+    if where is None:
+        return None
+    geo = spec.geometry
     offset = stage * geo.scale_bytes
     halves = 1 if spec.config.tile[0] == 8 else 2
     rows = tuple(
-        _read(found.rows + offset + 4 * (i * geo.row_steps[0] + half * geo.row_steps[1]))
+        _read(where.rows + offset + 4 * (i * geo.row_steps[0] + half * geo.row_steps[1]))
         for i in range(geo.repeats_m)
         for half in range(halves)
     )
     if scales_each_column(spec.problem):
-        return rows, (found.columns + offset,), found.first
+        return Factors(rows, (where.columns + offset,), where.first)
     blocks = range(int(column_blocks(spec.config.tile[1])))
-    return rows, tuple(_read(found.columns + offset + 4 * i) for i in blocks), found.first
+    return Factors(rows, tuple(_read(where.columns + offset + 4 * i) for i in blocks), where.first)
 
 
 def _read(where: Int32) -> Any:
@@ -360,20 +340,19 @@ def _read(where: Int32) -> Any:
 
 @cute.jit
 def add_promoted(
-    spec: cutlass.Constexpr, total: cute.Tensor, sums: cute.Tensor, loaded: tuple
+    spec: cutlass.Constexpr, accumulators: Accumulators, factors: Factors | None
 ) -> None:
-    """Add the sums of a k_tile, times the factors that `read_factors` read, to the total."""
-    if const_expr(len(loaded) == 0):
-        total.store(total.load() + sums.load())
+    """Add the sums of a k_tile, times their factors if they have some, to the total."""
+    if const_expr(factors is None):
+        accumulators.total.store(accumulators.total.load() + accumulators.sums.load())
     else:
-        add_scaled(spec, total, sums, loaded)
+        add_scaled(spec, accumulators, factors)
 
 
 @cute.jit
-def add_scaled(
-    spec: cutlass.Constexpr, total: cute.Tensor, sums: cute.Tensor, loaded: tuple
-) -> None:
+def add_scaled(spec: cutlass.Constexpr, accumulators: Accumulators, loaded: Factors) -> None:
     """Add sums times the factors of their rows and columns to the total."""
+    sums, total = accumulators
     rows, columns, place = loaded
     blocks = const_expr(spec.geometry.mma_n // 8)
     each = const_expr(scales_each_column(spec.problem))
@@ -408,12 +387,12 @@ def chosen(of_blocks: tuple, place: Int32) -> Any:
 
 
 @cute.jit
-def await_others(spec: cutlass.Constexpr, factors: tuple) -> None:
+def await_others(spec: cutlass.Constexpr, factors: FactorAddresses | None) -> None:
     """Wait until all warps of the warpgroup have read what they read while they promoted."""
-    if const_expr(len(factors) > 0 and scales_each_column(spec.problem)):
-        cute.arch.barrier(barrier_id=Factors(*factors).barrier, number_of_threads=WARPGROUP)
+    if const_expr(factors is not None and scales_each_column(spec.problem)):
+        cute.arch.barrier(barrier_id=factors.barrier, number_of_threads=WARPGROUP)
 
 
-def reads_late(spec: Spec, factors: tuple) -> bool:
+def reads_late(spec: Spec, factors: FactorAddresses | None) -> bool:
     """Whether factors are read while sums are promoted, so that a stage is left behind that."""
-    return bool(factors) and scales_each_column(spec.problem)
+    return factors is not None and scales_each_column(spec.problem)

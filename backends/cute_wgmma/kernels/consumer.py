@@ -22,9 +22,10 @@ from ..geometry import STORE_ROWS, WARPGROUP
 from ..geometry_operands import MMA_M
 from .block_factors import factors_of
 from .epilogue import store_tile
-from .fragments import fragment_offsets
-from .k_tails import tail_of
+from .fragments import fragment_source
+from .k_tails import ends_of
 from .mainloop import ORDER_BARRIER, multiply, open_turns
+from .records import Accumulators, Operands, Ring
 from .spec import Spec
 from .tile_coords import tile_origin
 
@@ -89,11 +90,11 @@ def consume(
             stage = group
         if const_expr(geo.groups == 2):
             cute.arch.barrier(barrier_id=ORDER_BARRIER + group, number_of_threads=both)
-        tail = tail_of(spec, work, shared[:2], in_group, group)
+        ends = ends_of(spec, work, shared[:2], in_group, group)
         factors = factors_of(spec, shared[2], work, lasts, (wg_m, wg_n), consumer, in_wg)
         stage, phase = multiply(
-            spec, mma, sums, total, a, b, barriers, k_tiles, (stage, phase), ranks,
-            (consumer, in_wg), tail, factors,
+            spec, Operands(mma, a, b), Accumulators(sums, total), Ring(*barriers, ranks, in_wg),
+            k_tiles, (stage, phase), consumer, ends, factors,
         )  # fmt: skip
         if const_expr(geo.groups == 2):
             cute.arch.barrier_arrive(barrier_id=ORDER_BARRIER + 1 - group, number_of_threads=both)
@@ -124,7 +125,7 @@ def multiplied_a(
 ) -> Any:  # fmt: skip
     """Return the stages of A as wgmma reads them, or as threads load them to registers."""
     if spec.geometry.fragments:
-        return shared.iterator.toint(), fragment_offsets(spec, wg_m, in_wg)
+        return fragment_source(spec, shared, wg_m, in_wg)
     return mma.make_fragment_A(partition.partition_A(shared))
 
 

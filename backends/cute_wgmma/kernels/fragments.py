@@ -14,9 +14,10 @@ from cutlass import Int32, Uint16, Uint32, const_expr, range_constexpr
 from ...cute.kernels.device import chosen, read, select
 from ..geometry_operands import SWIZZLE_BYTES
 from .layouts import ATOM_BYTES
+from .records import FragmentSource
 from .spec import Spec
 
-__all__ = ["fragment_offsets", "fragment_row", "load_fragment"]
+__all__ = ["fragment_row", "fragment_source", "load_fragment"]
 
 _ATOM_K = ATOM_BYTES // SWIZZLE_BYTES  # K of an atom: lines of 128 bytes along M
 _UNIT = 16  # bytes that a swizzle moves together
@@ -36,14 +37,15 @@ def fragment_row(spec: Spec, wg_m: Int32, in_wg: Int32) -> Int32:
     return wg_m * 64 + g // 4 * 32 + (warp + g // 2 % 2 * 4) * 4 + g % 2 * 2
 
 
-def fragment_offsets(spec: Spec, wg_m: Int32, in_wg: Int32) -> tuple:
-    """Return where in a stage a thread's part of A lies, of the first k_block.
+def fragment_source(
+    spec: Spec, stages: cute.Tensor, wg_m: Int32, in_wg: Int32
+) -> FragmentSource:  # fmt: skip
+    """Return where a thread's part of A lies.
 
     Atoms have a line of 128 bytes along M for each of eight K, their 16-byte units swizzled by K;
     they follow one another along K, then along M. Of 32-bit elements a thread has the K t and t + 4
     of a k_block, of 8-bit ones 4 t to 4 t + 3, and as many 16 further on. There lanes t and t + 2
-    read the same lines of two atoms, so they begin with different pairs of K; what puts them in
-    order again is returned behind the four places.
+    read the same lines of two atoms, so they begin with different pairs of K.
     """
     size = spec.operands[0].width // 8
     t = in_wg % 4
@@ -61,31 +63,33 @@ def fragment_offsets(spec: Spec, wg_m: Int32, in_wg: Int32) -> tuple:
             select(even, Int32(0x5410), Int32(0x1054)),
             select(even, Int32(0x7632), Int32(0x3276)),
         )
-    places = [base + k * SWIZZLE_BYTES + (unit ^ k) * _UNIT for k in lines]
-    return (*places, *selectors)
+    offsets = tuple(base + k * SWIZZLE_BYTES + (unit ^ k) * _UNIT for k in lines)
+    return FragmentSource(stages.iterator.toint(), offsets, selectors)
 
 
 @cute.jit
 def load_fragment(
-    spec: cutlass.Constexpr, fragment: cute.Tensor, stage: Int32, where: tuple
+    spec: cutlass.Constexpr, fragment: cute.Tensor, source: FragmentSource, stage: Int32
 ) -> None:
-    """Load a thread's part of a k_tile of A from shared memory to registers."""
+    """Load a thread's part of a k_tile of A from its stage to registers."""
+    held = source.address + stage * spec.geometry.a_bytes
     repeats = spec.geometry.repeats_m
     words = cute.recast_tensor(fragment, cutlass.Float32)
     for k in range_constexpr(SWIZZLE_BYTES // 32):
         for upper in range_constexpr(2):
             if const_expr(spec.operands[0].width == 8):
-                begin = stage + (4 * k + 2 * upper) * ATOM_BYTES
-                loaded = transposed([begin + x for x in where[:4]], 2 * repeats, where[4:])
+                begin = held + (4 * k + 2 * upper) * ATOM_BYTES
+                places = [begin + offset for offset in source.offsets]
+                loaded = transposed(places, 2 * repeats, source.selectors)
             else:
-                place = stage + where[upper] + k * ATOM_BYTES
+                place = held + source.offsets[upper] + k * ATOM_BYTES
                 loaded = neighbours(cutlass.Float32, place, 2 * repeats)
             for i in range_constexpr(repeats):
                 for half in range_constexpr(2):
                     words[half + 2 * upper + 4 * i + 4 * repeats * k] = loaded[2 * i + half]
 
 
-def transposed(places: list, count: int, selectors: tuple) -> list:
+def transposed(places: list, count: int, selectors: tuple[Int32, ...]) -> list:
     """Load so many bytes from each of four places, and return the first of all, the second, ..."""
     kind = {2: Uint16, 4: Uint32}[count]
     lines = [Int32(neighbours(kind, place, 1)[0]) for place in places]

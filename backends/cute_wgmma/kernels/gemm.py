@@ -41,6 +41,7 @@ from .block_factors import bring_scales
 from .consumer import consume
 from .layouts import loads_of_b, panels_layout, whole_rows
 from .producer import produce
+from .records import Ranks
 from .spec import Spec
 from .tile_coords import Load
 
@@ -84,7 +85,7 @@ def place_of_cta(spec: Spec) -> tuple:
     across, along, deep = cute.arch.block_idx()
     wide, _, _ = cute.arch.grid_dim()
     cluster_index, clusters = across // cm, wide // cm
-    ranks = (  # constants where the cluster has one CTA that way
+    ranks = Ranks(  # constants where the cluster has one CTA that way
         across - cluster_index * cm if cm > 1 else Int32(0),
         along if cn > 1 else Int32(0),
         deep if config.cluster_k > 1 else Int32(0),

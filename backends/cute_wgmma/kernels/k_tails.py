@@ -15,9 +15,10 @@ from cutlass import Int32, const_expr
 from ...cute.kernels.tile_scheduler import Work
 from ..geometry import WARPGROUP
 from ..geometry_operands import SWIZZLE_BYTES
+from .records import GroupEnds
 from .spec import Spec
 
-__all__ = ["ENDS_BARRIER", "clear_others", "has_k_tails", "tail_of"]
+__all__ = ["ENDS_BARRIER", "clear_others", "ends_of", "has_k_tails"]
 
 ENDS_BARRIER = 7  # and the next: named barriers of the warpgroups that clear a stage together
 _UNIT = 16  # bytes that swizzles keep together
@@ -29,33 +30,31 @@ def has_k_tails(spec: Spec) -> bool:
     return groups is not None and groups.along == "k"
 
 
-def tail_of(spec: Spec, work: Work, shared: tuple, thread: Int32, group: Int32) -> tuple:
+def ends_of(
+    spec: Spec, work: Work, shared: tuple[cute.Tensor, cute.Tensor], thread: Int32, group: Int32
+) -> GroupEnds | None:
     """Return what `clear_others` needs for a unit, where a k_tile may hold others' elements."""
     if not has_k_tails(spec):
-        return ()
-    return (work.head, work.end - work.begin), shared, thread, ENDS_BARRIER + group
+        return None
+    return GroupEnds(work.head, work.end - work.begin, shared, thread, ENDS_BARRIER + group)
 
 
 @cute.jit
 def clear_others(
-    spec: cutlass.Constexpr, tail: tuple, k_tile: Int32 | int, stage: Int32
+    spec: cutlass.Constexpr, ends: GroupEnds | None, k_tile: Int32 | int, stage: Int32
 ) -> None:  # fmt: skip
-    """Clear what a k_tile has of other groups; all warpgroups that multiply it.
-
-    `tail` is empty where there is nothing such, else the first of the unit's K and what is behind
-    the last, the stages of A and of B, this thread among those who clear, and their barrier.
-    """
+    """Clear what a k_tile has of other groups, if it may have some; all that multiply it."""
     if const_expr(has_k_tails(spec)):
-        (head, depth), shared, thread, barrier = tail
         threads = const_expr(WARPGROUP * spec.geometry.takers)
         first = (k_tile // spec.products) * spec.config.tile[2]
-        before, left = head - first, depth - first
+        before, left = ends.head - first, ends.depth - first
         if (before > 0) | (left < spec.config.tile[2]):
             for i in (0, 1):
-                clear(spec, i, shared[i], stage, Int32(0), before, thread, threads)
-                clear(spec, i, shared[i], stage, left, Int32(spec.config.tile[2]), thread, threads)
+                held, thread = ends.shared[i], ends.thread
+                clear(spec, i, held, stage, Int32(0), before, thread, threads)
+                clear(spec, i, held, stage, left, Int32(spec.config.tile[2]), thread, threads)
             cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.barrier(barrier_id=barrier, number_of_threads=threads)
+            cute.arch.barrier(barrier_id=ends.barrier, number_of_threads=threads)
 
 
 @cute.jit

@@ -13,6 +13,7 @@ from .block_factors import add_promoted, await_others, read_factors, reads_late
 from .fragments import load_fragment
 from .k_tails import clear_others
 from .layouts import tiled_mma
+from .records import Accumulators, FactorAddresses, Factors, GroupEnds, Operands, Ring
 from .spec import Spec
 
 __all__ = [
@@ -33,192 +34,178 @@ ORDER_BARRIER = 1  # and the next two: named barriers by which warpgroups take t
 
 
 @cute.jit
-def release(empty: cute.Pointer, ranks: tuple, lane: Int32, spec: cutlass.Constexpr) -> None:
-    """Tell every CTA whose producer writes here that this warpgroup has left a stage."""
+def release(spec: cutlass.Constexpr, ring: Ring, empty: cute.Pointer) -> None:
+    """Tell every CTA whose producer writes here that this warpgroup has left a stage; one warp."""
     cm, cn = spec.config.cluster
-    rank_m, rank_n, rank_k = ranks
-    plane = rank_k * (cm * cn)  # rank of the first CTA with this part of K
+    ranks, lane = ring.ranks, ring.in_wg
+    plane = ranks.k * (cm * cn)  # rank of the first CTA with this part of K
     if const_expr(cm * cn == 1):
         if lane == 0:
             cute.arch.mbarrier_arrive(empty)
     else:
         # Lanes 0 .. cn-1: CTAs of this row; lanes cn .. cn+cm-1: of this column, without itself.
         if lane < cn:
-            cute.arch.mbarrier_arrive(empty, plane + rank_m + lane * cm)
+            cute.arch.mbarrier_arrive(empty, plane + ranks.m + lane * cm)
         elif lane < cn + cm:
-            if lane - cn != rank_m:
-                cute.arch.mbarrier_arrive(empty, plane + (lane - cn) + rank_n * cm)
+            if lane - cn != ranks.m:
+                cute.arch.mbarrier_arrive(empty, plane + (lane - cn) + ranks.n * cm)
 
 
 @cute.jit
 def multiply(
-    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
-    a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
-    threads: tuple, tail: tuple, factors: tuple,
+    spec: cutlass.Constexpr, operands: Operands, accumulators: Accumulators, ring: Ring,
+    k_tiles: Int32, at: tuple[Int32, Int32], consumer: Int32, ends: GroupEnds | None,
+    factors: FactorAddresses | None,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply the k_tiles of one unit into the accumulators; returns the stage after them.
 
-    `at` is the first stage and its phase, `threads` this warpgroup among the consumers and this
-    thread in it; `tail` is empty, or what `clear_others` needs; `factors` is empty, or `Factors`.
-
-    wgmma adds to `sums`; `total` has the sums of the unit. They are the same tensor unless partial
-    sums are promoted.
+    `at` is the first stage and its phase, `consumer` this warpgroup among the consumers; `ends` is
+    for `clear_others`, `factors` for `read_factors`.
     """
-    mma.set(warpgroup.Field.ACCUMULATE, True)
+    operands.mma.set(warpgroup.Field.ACCUMULATE, True)
     promote = spec.geometry.promote
-    consumer, in_wg = threads
+    sums, total = accumulators
     if const_expr(spec.geometry.fragments > 0):
-        at = run_from_registers(
-            spec, mma, sums, total, a, b, barriers, k_tiles, at, ranks, in_wg, factors
-        )
+        at = run_from_registers(spec, operands, accumulators, ring, k_tiles, at, factors)
     elif const_expr(promote == 1):
         loop = run_in_pairs if spec.geometry.sets == 3 else run_promoted
-        at = loop(
-            spec, mma, sums, total, a, b, barriers, k_tiles, at, ranks, in_wg, consumer,
-            tail, factors,
-        )  # fmt: skip
+        at = loop(spec, operands, accumulators, ring, k_tiles, at, consumer, ends, factors)
     elif const_expr(promote):
         total.fill(0)
         for done in cutlass.range(k_tiles // promote, unroll=1):
-            at = run(
-                spec, mma, sums, a, b, barriers, promote, at, ranks, in_wg, tail, done * promote
-            )
+            at = run(spec, operands, sums, ring, promote, at, ends, done * promote)
             total.store(total.load() + sums.load())
         if k_tiles % promote > 0:
-            at = run(
-                spec, mma, sums, a, b, barriers, k_tiles % promote, at, ranks, in_wg, tail,
-                k_tiles // promote * promote,
-            )  # fmt: skip
+            before = k_tiles // promote * promote
+            at = run(spec, operands, sums, ring, k_tiles % promote, at, ends, before)
             total.store(total.load() + sums.load())
     else:
-        at = run(spec, mma, sums, a, b, barriers, k_tiles, at, ranks, in_wg, tail)
+        at = run(spec, operands, sums, ring, k_tiles, at, ends)
     return at
 
 
 @cute.jit
 def run(
-    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor,
-    barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple, in_wg: Int32, tail: tuple,
-    before: Int32 | int = 0,
+    spec: cutlass.Constexpr, operands: Operands, sums: cute.Tensor, ring: Ring, k_tiles: Int32,
+    at: tuple[Int32, Int32], ends: GroupEnds | None, before: Int32 | int = 0,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply k_tiles into fresh accumulators, each still in flight while the next is issued.
 
     `before` are the unit's k_tiles before these.
     """
-    full, empty = barriers
+    mma, a, b = operands
     stage, phase = at
     previous = stage
     sums.fill(0)
     for k_tile in cutlass.range(k_tiles, unroll=1):
-        cute.arch.mbarrier_wait(full + stage, phase)
-        clear_others(spec, tail, before + k_tile, stage)
+        cute.arch.mbarrier_wait(ring.full + stage, phase)
+        clear_others(spec, ends, before + k_tile, stage)
         warpgroup.fence()
         for k in range_constexpr(cute.size(a, mode=[2])):
             cute.gemm(mma, sums, a[None, None, k, stage], b[None, None, k, stage], sums)
         warpgroup.commit_group()
         warpgroup.wait_group(1)
         if k_tile > 0:
-            if in_wg < 32:  # the warpgroup's first warp signals for all of it
-                release(empty + previous, ranks, in_wg, spec)
+            if ring.in_wg < 32:  # the warpgroup's first warp signals for all of it
+                release(spec, ring, ring.empty + previous)
         previous = stage
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     warpgroup.wait_group(0)
     if k_tiles > 0:
-        if in_wg < 32:
-            release(empty + previous, ranks, in_wg, spec)
+        if ring.in_wg < 32:
+            release(spec, ring, ring.empty + previous)
     return stage, phase
 
 
 @cute.jit
 def run_in_pairs(
-    spec: cutlass.Constexpr, mma: cute.TiledMma, even: cute.Tensor, total: cute.Tensor,
-    a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
-    in_wg: Int32, consumer: Int32, tail: tuple, factors: tuple,
+    spec: cutlass.Constexpr, operands: Operands, accumulators: Accumulators, ring: Ring,
+    k_tiles: Int32, at: tuple[Int32, Int32], consumer: Int32, ends: GroupEnds | None,
+    factors: FactorAddresses | None,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply k_tiles in pairs, each with sums of its own.
 
     The first one's sums are added to the total while the second is multiplied. No wgmma is in
     flight at the end of an iteration: ptxas would wait for every one of them (C7514).
     """
-    full, empty = barriers
     stage, phase = at
+    even, total = accumulators
     odd = cute.make_rmem_tensor(even.layout, even.element_type)
-    both = (starting(spec), mma)
+    fresh = starting(spec)
     total.fill(0)
     for pair in cutlass.range(k_tiles // 2, unroll=1):
         before = stage
-        cute.arch.mbarrier_wait(full + stage, phase)
-        clear_others(spec, tail, 2 * pair, stage)
+        cute.arch.mbarrier_wait(ring.full + stage, phase)
+        clear_others(spec, ends, 2 * pair, stage)
         first = read_factors(spec, factors, stage)
-        multiply_k_tile(both, even, a, b, stage)
+        multiply_k_tile(fresh, operands, even, stage)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
-        cute.arch.mbarrier_wait(full + stage, phase)
-        clear_others(spec, tail, 2 * pair + 1, stage)
+        cute.arch.mbarrier_wait(ring.full + stage, phase)
+        clear_others(spec, ends, 2 * pair + 1, stage)
         second = read_factors(spec, factors, stage)
-        multiply_k_tile(both, odd, a, b, stage)
+        multiply_k_tile(fresh, operands, odd, stage)
         warpgroup.wait_group(1)
-        promote_sums(spec, total, even, first, factors, empty + before, ranks, in_wg)
+        promote_sums(spec, Accumulators(even, total), first, factors, ring, ring.empty + before)
         warpgroup.wait_group(0)
-        promote_sums(spec, total, odd, second, factors, empty + stage, ranks, in_wg)
+        promote_sums(spec, Accumulators(odd, total), second, factors, ring, ring.empty + stage)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     if k_tiles % 2 == 1:
-        cute.arch.mbarrier_wait(full + stage, phase)
-        clear_others(spec, tail, k_tiles - 1, stage)
+        cute.arch.mbarrier_wait(ring.full + stage, phase)
+        clear_others(spec, ends, k_tiles - 1, stage)
         last = read_factors(spec, factors, stage)
-        multiply_k_tile(both, even, a, b, stage)
+        multiply_k_tile(fresh, operands, even, stage)
         warpgroup.wait_group(0)
-        promote_sums(spec, total, even, last, factors, empty + stage, ranks, in_wg)
+        promote_sums(spec, Accumulators(even, total), last, factors, ring, ring.empty + stage)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     return stage, phase
 
 
 @cute.jit
 def run_promoted(
-    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
-    a: cute.Tensor, b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple,
-    in_wg: Int32, consumer: Int32, tail: tuple, factors: tuple,
+    spec: cutlass.Constexpr, operands: Operands, accumulators: Accumulators, ring: Ring,
+    k_tiles: Int32, at: tuple[Int32, Int32], consumer: Int32, ends: GroupEnds | None,
+    factors: FactorAddresses | None,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply k_tiles one at a time, and add the sums of each to the total.
 
     Meanwhile other warpgroups multiply. Where they take turns, each starts its k_tile behind that
     of the one before it, so that they do not all add at the same time.
     """
-    full, empty = barriers
     stage, phase = at
     geo = spec.geometry
-    both = (starting(spec), mma)
+    fresh = starting(spec)
     coming = select(consumer == geo.consumers - 1, Int32(0), consumer + 1)
-    total.fill(0)
+    accumulators.total.fill(0)
     for k_tile in cutlass.range(k_tiles, unroll=1):
-        cute.arch.mbarrier_wait(full + stage, phase)
-        clear_others(spec, tail, k_tile, stage)
+        cute.arch.mbarrier_wait(ring.full + stage, phase)
+        clear_others(spec, ends, k_tile, stage)
         loaded = read_factors(spec, factors, stage)
         if const_expr(geo.takes_turns):
             cute.arch.barrier(barrier_id=ORDER_BARRIER + consumer, number_of_threads=2 * WARPGROUP)
-        multiply_k_tile(both, sums, a, b, stage)
+        multiply_k_tile(fresh, operands, accumulators.sums, stage)
         if const_expr(geo.takes_turns):
             pass_turn(coming)
         warpgroup.wait_group(0)
-        promote_sums(spec, total, sums, loaded, factors, empty + stage, ranks, in_wg)
+        promote_sums(spec, accumulators, loaded, factors, ring, ring.empty + stage)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     return stage, phase
 
 
 @cute.jit
 def promote_sums(
-    spec: cutlass.Constexpr, total: cute.Tensor, sums: cute.Tensor, loaded: tuple, factors: tuple,
-    empty: cute.Pointer, ranks: tuple, in_wg: Int32,
+    spec: cutlass.Constexpr, accumulators: Accumulators, loaded: Factors | None,
+    factors: FactorAddresses | None, ring: Ring, empty: cute.Pointer,
 ) -> None:  # fmt: skip
     """Leave a stage whose wgmma is done, and add its sums to the total."""
     late = const_expr(reads_late(spec, factors))
     if const_expr(not late):
-        if in_wg < 32:  # the warpgroup's first warp signals for all of it
-            release(empty, ranks, in_wg, spec)
-    add_promoted(spec, total, sums, loaded)
+        if ring.in_wg < 32:  # the warpgroup's first warp signals for all of it
+            release(spec, ring, empty)
+    add_promoted(spec, accumulators, loaded)
     if const_expr(late):
         await_others(spec, factors)
-        if in_wg < 32:
-            release(empty, ranks, in_wg, spec)
+        if ring.in_wg < 32:
+            release(spec, ring, empty)
 
 
 @cute.jit
@@ -243,86 +230,88 @@ def starting(spec: Spec) -> cute.TiledMma:
 
 @cute.jit
 def multiply_k_tile(
-    both: tuple, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, stage: Int32
+    fresh: cute.TiledMma, operands: Operands, sums: cute.Tensor, stage: Int32
 ) -> None:
-    """Start the wgmma of one k_tile; of `both`, the first begins fresh sums, the second adds."""
+    """Start the wgmma of one k_tile: `fresh` begins new sums, the others add to them."""
+    mma, a, b = operands
     warpgroup.fence()
     for k in range_constexpr(cute.size(a, mode=[2])):
-        cute.gemm(both[min(k, 1)], sums, a[None, None, k, stage], b[None, None, k, stage], sums)
+        which = fresh if const_expr(k == 0) else mma
+        cute.gemm(which, sums, a[None, None, k, stage], b[None, None, k, stage], sums)
     warpgroup.commit_group()
 
 
 @cute.jit
 def run_from_registers(
-    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor, a: tuple,
-    b: cute.Tensor, barriers: tuple, k_tiles: Int32, at: tuple, ranks: tuple, in_wg: Int32,
-    factors: tuple,
+    spec: cutlass.Constexpr, operands: Operands, accumulators: Accumulators, ring: Ring,
+    k_tiles: Int32, at: tuple[Int32, Int32], factors: FactorAddresses | None,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """`run` with A from registers, each k_tile's loaded while the one before is multiplied.
 
     Promoted sums are added to the total after every k_tile.
     """
-    full, _ = barriers
     rows, _, columns = spec.config.tile
-    shape = mma.partition_shape_A((rows, columns))
-    even = mma.make_fragment_A(shape)
-    odd = mma.make_fragment_A(shape)
-    total.fill(0)
+    shape = operands.mma.partition_shape_A((rows, columns))
+    even = operands.mma.make_fragment_A(shape)
+    odd = operands.mma.make_fragment_A(shape)
+    accumulators.total.fill(0)
     state = (*at, at[0])  # stage, phase, the stage before
     if k_tiles > 0:
-        cute.arch.mbarrier_wait(full + at[0], at[1])
-        load_fragment(spec, even, a[0] + at[0] * spec.geometry.a_bytes, a[1])
+        cute.arch.mbarrier_wait(ring.full + at[0], at[1])
+        load_fragment(spec, even, operands.a, at[0])
     for pair in cutlass.range(k_tiles // 2, unroll=1):
         first = 2 * pair
         state = k_tile_from_registers(
-            spec, mma, sums, total, (even, odd), a, b, barriers, first, k_tiles, state, ranks,
-            in_wg, factors,
-        )  # fmt: skip
+            spec, operands, accumulators, (even, odd), ring, first, k_tiles, state, factors
+        )
         state = k_tile_from_registers(
-            spec, mma, sums, total, (odd, even), a, b, barriers, first + 1, k_tiles, state, ranks,
-            in_wg, factors,
-        )  # fmt: skip
+            spec, operands, accumulators, (odd, even), ring, first + 1, k_tiles, state, factors
+        )
     if k_tiles % 2 == 1:
         state = k_tile_from_registers(
-            spec, mma, sums, total, (even, odd), a, b, barriers, k_tiles - 1, k_tiles, state, ranks,
-            in_wg, factors,
-        )  # fmt: skip
+            spec, operands, accumulators, (even, odd), ring, k_tiles - 1, k_tiles, state, factors
+        )
     if const_expr(not spec.geometry.promote):
         warpgroup.wait_group(0)
         if k_tiles > 0:
-            if in_wg < 32:
-                release(barriers[1] + state[2], ranks, in_wg, spec)
+            if ring.in_wg < 32:
+                release(spec, ring, ring.empty + state[2])
     return state[0], state[1]
 
 
 @cute.jit
 def k_tile_from_registers(
-    spec: cutlass.Constexpr, mma: cute.TiledMma, sums: cute.Tensor, total: cute.Tensor,
-    fragments: tuple, a: tuple, b: cute.Tensor, barriers: tuple, index: Int32, k_tiles: Int32,
-    state: tuple, ranks: tuple, in_wg: Int32, factors: tuple,
+    spec: cutlass.Constexpr, operands: Operands, accumulators: Accumulators,
+    fragments: tuple[cute.Tensor, cute.Tensor], ring: Ring, index: Int32, k_tiles: Int32,
+    state: tuple[Int32, Int32, Int32], factors: FactorAddresses | None,
 ) -> tuple[Int32, Int32, Int32]:  # fmt: skip
-    """Multiply one k_tile; load the next one's part of A as soon as its registers are free."""
+    """Multiply one k_tile; load the next one's part of A as soon as its registers are free.
+
+    `state` is its stage and phase, and the stage before it; returns those of the next one.
+    """
     now, coming = fragments
-    full, empty = barriers
+    mma, a, b = operands
+    sums = accumulators.sums
     promote = const_expr(spec.geometry.promote)
     stage, phase, previous = state
-    both = (starting(spec) if promote else mma, mma)
+    fresh = starting(spec) if promote else mma
     loaded = read_factors(spec, factors, stage)
     warpgroup.fence()
     for k in range_constexpr(cute.size(now, mode=[2])):
-        cute.gemm(both[min(k, 1)], sums, now[None, None, k], b[None, None, k, stage], sums)
+        which = fresh if const_expr(k == 0) else mma
+        cute.gemm(which, sums, now[None, None, k], b[None, None, k, stage], sums)
     warpgroup.commit_group()
     if const_expr(not promote):
         warpgroup.wait_group(1)
         if index > 0:
-            if in_wg < 32:
-                release(empty + previous, ranks, in_wg, spec)
+            if ring.in_wg < 32:
+                release(spec, ring, ring.empty + previous)
     previous = stage
     stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     if index + 1 < k_tiles:
-        cute.arch.mbarrier_wait(full + stage, phase)
-        load_fragment(spec, coming, a[0] + stage * spec.geometry.a_bytes, a[1])
+        cute.arch.mbarrier_wait(ring.full + stage, phase)
+        load_fragment(spec, coming, a, stage)
     if const_expr(promote):
         warpgroup.wait_group(0)
-        promote_sums(spec, total, sums, loaded, factors, empty + previous, ranks, in_wg)
+        promote_sums(spec, accumulators, loaded, factors, ring, ring.empty + previous)
     return stage, phase, previous
