@@ -70,8 +70,6 @@ def excerpt(path: str, name: str) -> str:
 
 
 def _measured(path: Path) -> str:
-    if not path.exists():
-        return _quoted(json.loads((path.parent / "quoted.json").read_text())[path.stem])
     ladder = json.loads(path.read_text())
     counts = counts_of(_name(path))
     lines = ["| rung | what it adds | TFLOP/s | % of cuBLAS | operations a byte |"]
@@ -96,15 +94,6 @@ _BYTES = {
     ),
     "wgmma": "Operations a byte: for each byte that TMA brings; counted in the emulator.",
 }
-
-
-def _quoted(told: dict[str, Any]) -> str:
-    """Return the table of a ladder whose times were not kept."""
-    lines = ["| rung | % of cuBLAS |", "|---|---|"]
-    lines += [f"| {name} | {percent:.1f} |" for name, percent in told["percent"].items()]
-    place = _place({**told, "device": told["card"]})
-    said = f"{place}, told in [the note]({told['source'].removeprefix('docs/')})."
-    return "\n".join(lines) + f"\n\n{said}"
 
 
 def _counted(ladder: str) -> str:
@@ -166,9 +155,8 @@ def draw(path: Path) -> None:
 
 def main() -> None:
     """Write the page, and draw its pictures."""
-    for path in (DATA / "ladder.json", DATA / "ladder_wgmma.json"):
-        if path.exists():
-            draw(path)
+    for name in ("ladder", "ladder_wgmma"):
+        draw(DATA / f"{name}.json")
     PAGE.write_text(filled(PAGE.read_text()))
     print(PAGE)
 

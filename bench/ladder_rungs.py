@@ -132,32 +132,26 @@ def _wgmma(name: str, adds: str, config: Config | None = None, *, tuned: bool = 
     return Rung(name, adds, config, "nt", None, None, tuned, "cute_wgmma", DType.BFLOAT16)
 
 
-_SMALL = Config((64, 64, 64), stages=3, warps=(4, 1), schedule="cooperative")
+_SMALL = Config((64, 64, 64), stages=1, warps=(4, 1), schedule="in turn")
 _LARGE = replace(_SMALL, tile=(128, 256, 64), warps=(8, 1))
-_DEEP = replace(_LARGE, stages=4)
+_RING = replace(_LARGE, stages=3, schedule="pipelined")
+_SHIPPED = replace(_RING, schedule="cooperative")
+_DEEP = replace(_SHIPPED, stages=4)
 _BANDS = replace(_DEEP, raster=Raster("m", 8))
 
 #: The same climb on Hopper's tensor cores, in bfloat16.
 WGMMA_RUNGS = (
-    _wgmma(
-        "in turn",
-        "TMA brings a k_tile, a warpgroup multiplies 64x64 of D by wgmma, and so on",
-        replace(_SMALL, schedule="in turn", stages=1),
-    ),
-    _wgmma(
-        "pipelined",
-        "a ring of three stages: two k_tiles come while one is multiplied",
-        replace(_SMALL, schedule="pipelined"),
-    ),
-    _wgmma(
-        "specialized",
-        "a warp that only brings k_tiles; wgmma follows wgmma",
-        replace(_SMALL, schedule="specialized"),
-    ),
-    _wgmma("64x64", "cute_wgmma: CTAs that stay, D stored by TMA while the next comes", _SMALL),
+    _wgmma("64x64", "TMA brings a k_tile, a warpgroup multiplies it by wgmma, in turn", _SMALL),
     _wgmma("64x128", "twice the columns", replace(_SMALL, tile=(64, 128, 64))),
     _wgmma("128x128", "a second warpgroup", replace(_LARGE, tile=(128, 128, 64))),
     _wgmma("128x256", "as many sums as registers hold", _LARGE),
+    _wgmma("pipelined", "a ring of three stages: two k_tiles come while one is multiplied", _RING),
+    _wgmma(
+        "specialized",
+        "a warp that only brings k_tiles; wgmma follows wgmma",
+        replace(_RING, schedule="specialized"),
+    ),
+    _wgmma("persistent", "cute_wgmma: CTAs that stay; the next tile comes during stores", _SHIPPED),
     _wgmma("four stages", "one more k_tile on its way", _DEEP),
     _wgmma("bands", "CTAs take tiles in bands of eight, which share operands in the L2", _BANDS),
     _wgmma("clusters", "two CTAs share what TMA brings of B", replace(_BANDS, cluster=(2, 1))),

@@ -277,7 +277,7 @@ def test_the_order_of_events_on_the_page_is_what_was_counted():
     assert len(told) > 5
     assert [x for x in told if not any(order.startswith(x) for order in orders)] == []
     wgmma = counts_of("wgmma")
-    assert wgmma["in turn"].order.startswith("L M E L M E")  # nothing at the same time
+    assert wgmma["128x256"].order.startswith("L M E L M E")  # nothing at the same time
     assert wgmma["pipelined"].order.startswith("L L M L E M")  # a load beside each product
     assert wgmma["specialized"].order.startswith("L L L M M E")  # products follow one another
 
@@ -296,4 +296,9 @@ def test_every_rung_with_a_configuration_was_counted():
 @pytest.mark.sample(2)
 def test_the_emulator_counts_what_was_kept(ladder, name):
     rung = next(rung for rung in LADDERS[ladder] if rung.name == name)
-    assert count(rung, *COUNTED[ladder]) == counts_of(ladder)[name]
+    found, kept = count(rung, *COUNTED[ladder]), counts_of(ladder)[name]
+    assert (found.products, found.brought) == (kept.products, kept.brought)
+    if rung.config.schedule in BY_SHIPPED[rung.backend].upper:  # such kernels change now and then
+        assert found.instructions == pytest.approx(kept.instructions, rel=0.1)
+    else:
+        assert found == kept
