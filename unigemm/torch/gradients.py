@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from ..dynamo import untraced
 from ..errors import UnsupportedProblem
 from .grouped_products import summed_by_group
 from .operators import KERNELS, LIBRARY
-from .products import FLOAT8, accumulator_dtype, known, may_be_known
+from .products import FLOAT8, PLAIN, accumulator_dtype, known
 from .sharding import is_spread, notice
 from .tangents import TANGENTS, preact_of, through
 
@@ -35,6 +35,7 @@ _forward_ad = torch.autograd.forward_ad
 _set_fwd_grad_enabled = _forward_ad._set_fwd_grad_enabled
 _transform = torch._C._functorch.peek_interpreter_stack
 _is_compiling = torch.compiler.is_compiling
+_is_autocasting = torch._C._is_any_autocast_enabled
 _is_grad_enabled = torch.is_grad_enabled
 _requires_grad = torch._C._any_requires_grad
 _keys_of, _is_tracing = torch._C._dispatch_keys, torch._C._get_tracing_state
@@ -64,28 +65,29 @@ def call(op: Any, *args: Any, **options: Any) -> Any:
 def _is_plain(args: Any) -> bool:
     """Whether tensors are memory on a device, without modes, transforms and kinds of views."""
     try:
-        if _watched() or _is_tracing() is not None:
+        if _watched() or _is_tracing() is not None or _is_autocasting():
             return False
     except UnsupportedProblem:
         return False
     for x in args:
         if isinstance(x, Tensor) and not (
-            may_be_known(x) and _keys_of(x).raw_repr() in _plain_keys(x.device.type)
+            type(x) in PLAIN and (_keys_of(x).raw_repr() in _plain_keys or _has_plain_keys(x))
         ):
             return False
     return True
 
 
-@cache
-def _plain_keys(device: str) -> set[int]:
-    """Return the dispatch keys of tensors without anything special on a kind of device."""
-    if device not in ("cpu", "cuda"):
-        return set()
-    found = set()
-    for mode in (False, True):
-        with torch.inference_mode(mode):
-            found.add(_keys_of(torch.empty(0, device=device)).raw_repr())
-    return found
+#: Dispatch keys of tensors without anything special, of the kinds of devices met so far.
+_plain_keys: set[int] = set()
+
+
+def _has_plain_keys(x: Tensor) -> bool:
+    """Whether a tensor has the dispatch keys of a new one on a device that has kernels."""
+    if x.device.type in ("cpu", "cuda"):
+        for mode in (False, True):
+            with torch.inference_mode(mode):
+                _plain_keys.add(_keys_of(torch.empty(0, device=x.device)).raw_repr())
+    return _keys_of(x).raw_repr() in _plain_keys
 
 
 def _save(ctx: Any, a: Tensor, b: Tensor, *more: Tensor | None, first: int = 0) -> None:
@@ -301,7 +303,7 @@ def _kernel(
     """
     op = getattr(_ops, name).default
     below = torch._C._after_autograd_keyset
-    tangents = TANGENTS[name]
+    tangents, most = TANGENTS[name], len(op._schema.arguments)
 
     class Function(torch.autograd.function._SingleLevelFunction):
         @staticmethod
@@ -314,7 +316,7 @@ def _kernel(
                 with torch._C._AutoDispatchBelowAutograd(), _modes_of_level(modes):
                     result = op.redispatch(keys & below, *args, **options)
             # Trailing arguments that have their default are left out, of both.
-            ctx.needed = (*ctx.needs_input_grad[4:], *(False,) * len(op._schema.arguments))
+            ctx.needed = (*ctx.needs_input_grad[4:], *(False,) * most)
             ctx.set_materialize_grads(False)  # zeros would be plain tensors beside a DTensor
             if any(ctx.needed):
                 save(ctx, result, *args, **options)

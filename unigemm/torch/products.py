@@ -22,6 +22,7 @@ from .activations import ACTIVATIONS, activation_named, gated_named
 
 __all__ = [
     "FLOAT8",
+    "PLAIN",
     "accumulator_dtype",
     "addmm",
     "as_layer",
@@ -54,7 +55,8 @@ _set_grad_enabled = torch._C._set_grad_enabled
 _forward_ad = torch.autograd.forward_ad
 #: The kinds of float8 that kernels multiply.
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-_PLAIN = (Tensor, torch.nn.Parameter)
+#: Types of tensors that mean nothing more than their numbers.
+PLAIN = (Tensor, torch.nn.Parameter)
 _WIDE = (torch.float64, torch.complex64, torch.complex128)
 _REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -72,7 +74,7 @@ def may_be_known(a: Any) -> bool:
 
     That takes as long again as all of a known product, whose key refuses what else is watched.
     """
-    return type(a) in _PLAIN and not _is_compiling() and not _is_autocasting()
+    return type(a) in PLAIN and not _is_compiling() and not _is_autocasting()
 
 
 def known(
@@ -122,7 +124,7 @@ def as_matmul(operands: tuple[Any, ...]) -> tuple[Any, ...]:
         raise UnsupportedProblem("beta has nothing to multiply; call the operator")
     for x in more[:2]:
         if x is not None and (
-            type(x) not in _PLAIN or x.dtype is not a.dtype or x.dtype not in _REAL
+            type(x) not in PLAIN or x.dtype is not a.dtype or x.dtype not in _REAL
         ):
             raise UnsupportedProblem("what is added is of another type; call the operator")
     return operands
