@@ -1,7 +1,8 @@
 """The error function, of arrays without a loop in Python.
 
 By the rational approximations of Sun's fdlibm (s_erf.c, 1993), whose errors are below one unit of
-the last place, in blocks that stay in a core's cache. NumPy itself has no error function.
+the last place, in blocks that stay in a core's cache. NumPy itself has no error function. The
+normal distribution of float32 needs fewer digits, and has a polynomial of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["erf", "ndtr"]
 
-_BLOCK = 1 << 16  # elements
+_BLOCK = 1 << 14  # elements
 # Bounds of |x| between the approximations.
 _NEAR, _MIDDLE, _FAR, _END = 0.84375, 1.25, 1 / 0.35, 28.0
 _AT_ONE = 8.45062911510467529297e-01  # erf(1), rounded to float32
@@ -56,6 +57,14 @@ _Q3 = (
     3.19985821950859553908e+03, 2.55305040643316442583e+03, 4.74528541206955367215e+02,
     -2.24409524465858183362e+01,
 )  # fmt: skip
+# exp(y**2 / 2) times the distribution's share below -y, by t = 1 / (1 + y * 5 / 16): t P(t), within
+# 3e-9 of it (relative) for y from 0 to 15. Fitted at Chebyshev's points, weighted by the error.
+_SLOPE, _LAST = 0.3125, 15.0
+_P = (
+    0.1246746082977169, 0.1245291721704853, 0.1141629277198832, 0.07674907747941828,
+    0.1047058969670063, -0.1219757113021747, 0.268403880192765, -0.359999792522667,
+    0.2342691050744753, -0.07518184604591498, 0.009662680954337463,
+)  # fmt: skip
 
 
 def erf(x: Any) -> Any:
@@ -65,6 +74,10 @@ def erf(x: Any) -> Any:
 
 def ndtr(x: Any) -> Any:
     """Return the normal distribution's share below a number, or below each element of an array."""
+    import numpy as np
+
+    if getattr(x, "dtype", None) == np.float32 and np.ndim(x):
+        return _by_blocks(_Single(min(_BLOCK, x.size)), x)
     root = -math.sqrt(0.5)
     return _each(lambda v: 0.5 * math.erfc(v * root), lambda v: 0.5 * _erfc(v * root), x)
 
@@ -90,6 +103,37 @@ def _by_blocks(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> n
         for start in range(0, flat.size, _BLOCK):
             found[start : start + _BLOCK] = function(flat[start : start + _BLOCK])
     return found.reshape(x.shape)
+
+
+class _Single:
+    """The normal distribution's share below numbers of float32, some at a time."""
+
+    def __init__(self, most: int) -> None:
+        import numpy as np
+
+        self._scratch = np.empty((3, most))
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        y, t, found = self._scratch[:, : x.size]
+        np.abs(x, out=y)
+        np.minimum(y, _LAST, out=y)
+        np.multiply(y, _SLOPE, out=t)
+        t += 1
+        np.divide(1, t, out=t)
+        *rest, last = _P
+        np.multiply(t, last, out=found)
+        for each in reversed(rest):
+            found += each
+            found *= t
+        y *= y
+        y *= -0.5
+        found *= np.exp(y, out=y)
+        above = x > 0
+        found *= np.subtract(1, np.multiply(above, 2, out=y), out=y)  # of 1 - found there
+        found += above
+        return found
 
 
 def _ratio(p: tuple[float, ...], q: tuple[float, ...], x: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from unigemm.arrays.numpy_arrays import viewer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Finish", "compute", "finisher", "operations", "rounded", "views_beside"]
 
 _Block = tuple[slice, slice, slice, slice]  # L1, L0, rows, columns
+_PIECE = 1 << 15  # sums of which an epilogue is computed at a time
 #: Takes the sums of a block, where it lies among all sums, and D's block.
 Finish = Callable[["np.ndarray", _Block, "np.ndarray"], None]
 
@@ -140,6 +142,9 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
     counts = len(epilogue.arrays), len(epilogue.arrays) + len(epilogue.stored)
     last = counts[1] + len(epilogue.totalled)
 
+    split = not (epilogue.halves and epilogue.gate == "m")
+    pair = 2 if epilogue.gate == "m" else 1
+
     def prepared(brought: Sequence[Any]) -> Finish:
         held = [make(int(at)) for make, at in zip(views, brought, strict=False)]
         read, stored = held[: counts[0]], held[counts[0] : counts[1]]
@@ -173,7 +178,7 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
             else:
                 target[...] = rounded(result, problem.d.dtype)
 
-        return finish
+        return by_pieces(finish, pair) if split else finish
 
     kinds = {numpy_dtype(x.matrix.dtype): x.matrix.dtype for x in epilogue.beside}
 
@@ -181,6 +186,37 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
         return kinds[x.dtype]
 
     return prepared
+
+
+def by_pieces(finish: Finish, pair: int) -> Finish:
+    """Return what finishes a block piece by piece: what is computed of each stays in a cache.
+
+    Parameters
+    ----------
+    finish
+        Finishes a block.
+    pair
+        How many rows of sums make one of D; a piece has all of them.
+    """
+
+    def finish_pieces(sums: np.ndarray, at: _Block, target: np.ndarray) -> None:
+        if sums.size <= _PIECE:
+            finish(sums, at, target)
+            return
+        l1, l0, rows, columns = sums.shape
+        whole = rows * columns
+        step = max(1, _PIECE // whole)  # matrices
+        down = rows if step > 1 else max(pair, _PIECE // columns // pair * pair)
+        for i1, i0, i in product(range(l1), range(0, l0, step), range(0, rows, down)):
+            part = slice(i1, i1 + 1), slice(i0, min(i0 + step, l0)), slice(i, min(i + down, rows))
+            of_d = slice(part[2].start // pair, part[2].stop // pair)
+            where = [
+                slice(x.start + y.start, x.start + y.stop)
+                for x, y in zip(at[:3], part, strict=True)
+            ]
+            finish(sums[part], (*where, at[3]), target[part[0], part[1], of_d])  # type: ignore[arg-type]
+
+    return finish_pieces
 
 
 def _blocks_of(at: _Block, gate: int) -> _Block:

@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 from activation_values import REFERENCE, checked
 from activation_values import X as FAR_OUT
+from hypothesis import given
+from hypothesis import strategies as st
 
 import unigemm
 import unigemm.activations
 from unigemm.activations import ACTIVATIONS, GATED, GRADIENTS
+from unigemm.backends.numpy import epilogue as host_epilogue
 from unigemm.epilogue import erf, ndtr, traced
 from unigemm.errors import UnsupportedProblem
 from unigemm.fingerprint import fingerprint, known_as
@@ -76,6 +79,43 @@ def test_the_error_function_of_an_array_is_accurate_everywhere_and_loops_over_no
     np.testing.assert_array_equal(ndtr(special), [1, 0, np.nan, 0.5, 0.5])
     assert erf(np.ones((2, 3), np.float32)).dtype == np.float32
     assert erf(np.zeros((0, 3))).shape == (0, 3)
+
+
+def test_the_normal_distribution_of_float32_is_rounded_once_and_keeps_its_digits_far_below():
+    x = np.concatenate([np.linspace(-13, 9, 40001), [-0.0, 0.0, 1e-30, -1e-30]]).astype("f4")
+    got = ndtr(x)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, ndtr(x.astype("f8")), rtol=2.0**-24 * 1.05, atol=1e-45)
+    special = np.array([np.inf, -np.inf, np.nan, -0.0, 0.0, 3e38, -3e38, -1e-45], "f4")
+    np.testing.assert_array_equal(ndtr(special), np.array([1, 0, np.nan, 0.5, 0.5, 1, 0, 0.5]))
+    assert ndtr(np.ones((0, 3), "f4")).shape == (0, 3)
+
+
+@given(
+    shape=st.tuples(*(st.integers(1, most) for most in (3, 4, 9, 7))),
+    pair=st.sampled_from([1, 2]), most=st.integers(1, 60),
+)  # fmt: skip
+def test_pieces_of_a_block_are_all_of_it_once(shape, pair, most):
+    l1, l0, rows, columns = shape[0], shape[1], shape[2] * pair, shape[3]
+    whole = np.arange(2 * l1 * 3 * l0 * 4 * rows * 2 * columns).reshape(
+        2 * l1, 3 * l0, 4 * rows, 2 * columns
+    )
+    at = tuple(slice(x, 2 * x) for x in (l1, l0, rows, columns))
+    got = np.zeros((l1, l0, rows // pair, columns))
+    seen = 0
+
+    def finish(sums, part, target):
+        nonlocal seen
+        seen += sums.size
+        assert sums.size <= most or sums.shape[:3] == (1, 1, pair)
+        np.testing.assert_array_equal(sums, whole[part])
+        target += sums[:, :, ::pair]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_epilogue, "_PIECE", most)
+        host_epilogue.by_pieces(finish, pair)(whole[at], at, got)
+    assert seen == whole[at].size
+    np.testing.assert_array_equal(got, whole[at][:, :, ::pair])
 
 
 def test_activations_are_their_formulas():
