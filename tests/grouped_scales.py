@@ -9,7 +9,7 @@ from block_factors import BLOCK
 
 from unigemm.problem.dtypes import DType, numpy_dtype
 
-#: What groups divide: rows, columns, or nothing, of stacks with valid rows.
+#: What groups divide: rows, columns, or nothing, of stacks with valid rows. There is "k", too.
 FORMS = ("m", "n", "rows")
 
 
@@ -41,7 +41,10 @@ class GroupedScaled:
 
 
 def drawn_groups(form, sizes, total, n, k, lines, seed=0, exponents=False) -> GroupedScaled:
-    """Draw groups of these sizes of `total` rows (or columns, or valid rows of each)."""
+    """Draw groups of these sizes of `total` rows (or columns, or valid rows of each).
+
+    Where they divide K, `total` is that of all groups, and `k` the rows.
+    """
     rng, count = np.random.default_rng(seed), len(sizes)
     kind = numpy_dtype(DType.FLOAT8_E4M3FN)
 
@@ -58,8 +61,10 @@ def drawn_groups(form, sizes, total, n, k, lines, seed=0, exponents=False) -> Gr
         x = np.repeat(np.repeat(x.astype(np.float64), lines, -2), BLOCK, -1)
         return x[..., :rows, :k]
 
-    stacks = {"m": ((), (count,)), "n": ((count,), ()), "rows": ((count,), (count,))}[form]
-    rows = (n, total) if form == "n" else (total, n)
+    stacks = {"m": ((), (count,)), "n": ((count,), ()), "rows": ((count,), (count,)), "k": ((), ())}
+    stacks, rows = stacks[form], (n, total) if form == "n" else (total, n)
+    if form == "k":
+        rows, k = (k, n), total
     x, y = (operand(*stack, r, k) for stack, r in zip(stacks, rows, strict=True))
     of_x, of_y = (scales(*each) for each in zip(stacks, rows, lines, strict=True))
     wide = [
@@ -76,7 +81,7 @@ def drawn_groups(form, sizes, total, n, k, lines, seed=0, exponents=False) -> Gr
 
 def _multiplied(form, sizes, x, y):
     count, (m, n) = len(sizes), (x.shape[-2], y.shape[-2])
-    out = np.zeros((count, m, n) if form == "rows" else (m, n))
+    out = np.zeros((count, m, n) if form in ("rows", "k") else (m, n))
     begin = 0
     for group, size in enumerate(sizes):
         if form == "rows":
@@ -84,7 +89,9 @@ def _multiplied(form, sizes, x, y):
             continue
         own = slice(begin, begin + size)
         begin += size
-        if form == "m":
+        if form == "k":
+            out[group] = x[:, own] @ y[:, own].T
+        elif form == "m":
             out[own] = x[own] @ y[group].T
         else:
             out[:, own] = x[group] @ y[own].T

@@ -187,8 +187,8 @@ def grouped_matmul(
     scale_a, scale_b : float or array, optional
         For float8 inputs: as in `matmul`, or arrays of G float32, one for each group. Those of 128
         elements of K are shaped as their operands, (T, ceil(K/128)) beside (G, ceil(K/128),
-        ceil(N/128)) say; what groups divide has one for each of its lines, and K is not divided
-        then.
+        ceil(N/128)) say; rows and columns that groups divide have one for each of these. Where
+        they divide K, (M, ceil(T/128)) beside (ceil(T/128), N), groups begin at multiples of 128.
 
     Returns
     -------

@@ -88,8 +88,6 @@ def unsupported_groups(problem: Problem) -> str | None:
         return None
     if problem.batch_invariant:
         return "which tile a row of a group lies in depends on the other groups; leave it out"
-    if problem.has_block_scales and groups.along == "k":
-        return "groups of K begin within 128 elements that share a scale; pass one for each group"
     if epilogue is None:
         return None
     if epilogue.gate == groups.along:

@@ -86,6 +86,7 @@ class _Groups:
         }
         if size == 0:  # sums of nothing: of one zero
             operands |= {"a_strides": (0, 0, 0, 0), "b_strides": (0, 0, 0, 0)}
+            scales = scales and ((0, 0, 0, 0), (0, 0, 0, 0))
         return replace(
             gemm,
             problem=replace(gemm.problem, groups=None),
@@ -110,11 +111,14 @@ class _Groups:
         scales, steps = self.gemm.problem.scales, self.gemm.scale_strides
         if scales is None or steps is None:
             return []
-        divided = {"m": 0, "n": 1}[self.along]  # whose every line has scales of its own
-        return [
-            (own[2] * part.group + (own[0] * part.start if i == divided else 0)) * x.dtype.itemsize
-            for i, (own, x) in enumerate(zip(steps, (scales.a, scales.b), strict=True))
-        ]
+        divided = {"m": 0, "n": 1}.get(self.along)  # whose every line has scales of its own
+        found = []
+        for i, (own, x) in enumerate(zip(steps, (scales.a, scales.b), strict=True)):
+            at = own[2] * part.group + (own[0] * part.start if i == divided else 0)
+            if self.along == "k":  # groups begin with a block
+                at += own[1] * (part.start // x.sharing[1])
+            found.append(at * x.dtype.itemsize)
+        return found
 
     def moved_beside(self, part: _Part) -> list[int]:
         """Return the same of the epilogue's arrays."""
@@ -183,6 +187,8 @@ def bind_groups(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
             if size == 0:
                 at_a = at_b = zero.ctypes.data
             own = [at + move for at, move in zip(scales, groups.moved_scales(part), strict=False)]
+            if size == 0:
+                own = [at_a] * of_blocks
             own += [
                 at + 4 * step * part.group if at else at
                 for at, step in zip(scales[of_blocks:], steps, strict=False)

@@ -13,7 +13,7 @@ import unigemm
 from unigemm.planning.batch_invariance import invariant_extents
 from unigemm.planning.plan import Plan
 from unigemm.planning.size_buckets import size_class
-from unigemm.problem.dtypes import DType, numpy_dtype
+from unigemm.problem.dtypes import DType
 from unigemm.problem.groups import Groups
 from unigemm.problem.problem import Extents, MatrixType, Problem
 from unigemm.problem.scales import PER_TENSOR, OperandScales, Scales
@@ -145,8 +145,28 @@ def test_groups_have_scales_of_blocks_of_k(form, lines):
     assert x.error(unigemm.grouped_matmul(x.a, x.b, offsets, **(more | {"scale_a": wide}))) < 1e-6
 
 
-def test_groups_of_k_have_no_scales_of_its_blocks():
-    a, b = (np.ones(shape, numpy_dtype(DType.FLOAT8_E4M3FN)) for shape in ((8, 300), (300, 8)))
-    scales = {"scale_a": np.ones((8, 3), np.float32), "scale_b": np.ones((3, 8), np.float32)}
-    with pytest.raises(unigemm.UnsupportedProblem, match="one scale for each group"):
-        unigemm.grouped_matmul(a, b, np.array([100, 300]), **scales)
+@pytest.mark.parametrize("lines", [(1, 1), (1, 128), (128, 1), (128, 128)])
+def test_groups_of_k_begin_with_a_block_that_shares_scales(lines):
+    x = drawn_groups("k", (256, 0, 128, 60), 444, 136, 70, lines, exponents=lines == (1, 1))
+    more = {"scale_a": x.scale_a, "scale_b": x.scale_b, "dtype": "float32"}
+    got = unigemm.grouped_matmul(x.a, x.b, x.ends["offsets"], **more)
+    assert x.error(got) < 1e-6
+    assert not got[1].any()
+    scale_a = x.scale_a.copy()
+    scale_a[:, -1] = float("nan")  # of the last group alone
+    got = unigemm.grouped_matmul(
+        x.a, x.b, np.array([256, 256, 384, 444, 444]), **(more | {"scale_a": scale_a})
+    )
+    assert np.isnan(got[3]).all()
+    assert not np.isnan(got[[0, 1, 2, 4]]).any()
+
+
+def test_groups_of_k_that_begin_within_a_block_are_refused_with_both_readings():
+    x = drawn_groups("k", (100, 100), 200, 16, 8, (1, 1))
+    more = {"scale_a": x.scale_a, "scale_b": x.scale_b}
+    words = "begins at 100, .* from the first of all or from the first of each group"
+    for _ in range(2):  # the first time, and known
+        with pytest.raises(unigemm.UnsupportedProblem, match=words):
+            unigemm.grouped_matmul(x.a, x.b, x.ends["offsets"], **more)
+    whole = unigemm.grouped_matmul(x.a, x.b, np.array([200, 200]), **more)
+    assert np.isfinite(whole).all()

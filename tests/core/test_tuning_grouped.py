@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from grouped_cases import FORMS, Sizes, ends, operands, shapes
+from grouped_scales import drawn_groups
 
 import unigemm
 from bench.host import HostDevice
@@ -124,6 +125,41 @@ def test_scales_of_each_group_are_its_own(form):
     x.scaling["scale_a"][2] *= 1.5
     x.call(plan)()
     assert checked.ratio(x) > 1
+
+
+@pytest.mark.parametrize("lines", [(1, 1), (1, 128), (128, 1)])
+@pytest.mark.parametrize("form", ["m", "n", "k", "rows"])
+def test_scales_of_blocks_are_those_of_each_group(form, lines):
+    if lines[{"m": 0, "n": 1}.get(form, 0)] == 128 and form in ("m", "n"):
+        return  # refused
+    sizes, total, k = {"k": ((128, 256, 50), 440, 20)}.get(form, ((30, 0, 70), 110, 300))
+    x = drawn_groups(form, sizes, total, 136, k, lines)
+    compact = {"a": np.ascontiguousarray(x.a), "b": np.ascontiguousarray(x.b), **x.ends}
+    given = {**compact, "scale_a": x.scale_a, "scale_b": x.scale_b, "dtype": "float32"}
+    plan = unigemm.plan(**given)
+    checked = call_of(plan, Request(operation="grouped", **given)).operands(HostDevice())
+    y = checked.fresh()
+    y.call(plan)()
+    assert checked.ratio(y) <= 1
+    y.scaling["scale_a"][..., 1] *= 1.5
+    y.call(plan)()
+    assert checked.ratio(y) > 1
+
+
+def test_groups_of_k_that_begin_within_a_block_share_its_scales():
+    """As GPUs compute them; a host that knows the ends refuses them."""
+    x = drawn_groups("k", (100, 250, 90), 440, 16, 20, (1, 1))
+    given = {"a": x.a, "b": np.ascontiguousarray(x.b), "dtype": "float32", **x.ends}
+    given |= {"scale_a": x.scale_a, "scale_b": x.scale_b}
+    checked = call_of(unigemm.plan(**given), Request(operation="grouped", **given))
+    checked = checked.operands(HostDevice())
+    y = checked.fresh()
+    of_a, of_b = (y.scaling[name].astype("f8") for name in ("scale_a", "scale_b"))
+    a = y.a.astype("f8") * of_a.repeat(128, 1)[:, :440]
+    b = y.b.astype("f8") * of_b.repeat(128, 0)[:440]
+    for group, own in enumerate((slice(0, 100), slice(100, 350), slice(350, 440))):
+        y.out[group] = a[:, own] @ b[own]
+    assert checked.ratio(y) <= 1
 
 
 def test_a_function_is_measured_with_groups_and_serves_calls_like_it():

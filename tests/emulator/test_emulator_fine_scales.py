@@ -153,3 +153,17 @@ def test_groups_have_scales_of_blocks(form, lines, number):
         one = plan.taking(rng.choice(others)) if number else plan
         got = unigemm.grouped_matmul(x.a, x.b, offsets, dtype="float32", plan=one, **more)
     assert x.error(got) < NEAR["float32"], one.config
+
+
+@pytest.mark.parametrize("lines", [(1, 1), (1, 128)])
+@pytest.mark.parametrize("sizes", [(256, 0, 128, 60), (100, 0, 300, 44), (3, 512, 1)], ids=str)
+def test_groups_of_k_have_scales_of_its_blocks(lines, sizes):
+    """Counted from the first of all: a group may begin within a block, and share its scales."""
+    x = drawn_groups("k", sizes, sum(sizes) + 9, 136, 70, lines, 1, exponents=sizes[0] == 3)
+    a = x.a.copy()
+    a[:, sum(sizes) :] = float("nan")  # behind the last group
+    with emulator.device("sm_90a"):
+        got = unigemm.grouped_matmul(
+            a, x.b, x.ends["offsets"], dtype="float32", scale_a=x.scale_a, scale_b=x.scale_b
+        )
+    assert x.error(got) < NEAR["float32"]

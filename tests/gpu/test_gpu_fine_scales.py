@@ -186,8 +186,11 @@ def test_rows_and_columns_have_scales_of_their_own(kind):
 
 @pytest.mark.parametrize(
     ("form", "lines"),
-    [("m", (1, 128)), ("n", (128, 1)), ("rows", (128, 128)), ("rows", (1, 128)), ("m", (1, 1))],
-)
+    [
+        ("m", (1, 128)), ("n", (128, 1)), ("rows", (128, 128)), ("rows", (1, 128)), ("m", (1, 1)),
+        ("k", (1, 1)), ("k", (1, 128)),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("seed", range(2))
 def test_groups_have_scales_of_blocks(form, lines, seed):
     torch = pytest.importorskip("torch")
@@ -205,3 +208,17 @@ def test_groups_have_scales_of_blocks(form, lines, seed):
         a, b, ends.get("offsets"), out, scale_a=scale_a, scale_b=scale_b, rows=ends.get("rows")
     )
     assert x.error(out.cpu().numpy()) < 2.0**-11, (sizes, n, k)
+
+
+@pytest.mark.parametrize("lines", [(1, 1), (1, 128)])
+@pytest.mark.parametrize("layout", ["halves", "interleaved"])
+def test_pairs_of_a_gate_have_scales_of_their_own_columns(layout, lines):
+    torch = pytest.importorskip("torch")
+    needs_hopper()
+    x = drawn((500, 1040, 900), lines)
+    options = {"activation": "swiglu", "gate_layout": layout, "dtype": "float32"}
+    a, scale_a, scale_b = (on_gpu(torch, each) for each in (x.a, x.scale_a, x.scale_b))
+    b = on_gpu(torch, x.b.T).T
+    got = unigemm.matmul(a, b, scale_a=scale_a, scale_b=scale_b, **options)
+    expected = unigemm.matmul(x.a, x.b, scale_a=x.scale_a, scale_b=x.scale_b, **options)
+    assert abs(got.cpu().numpy() - expected).max() < 2.0**-10 * abs(expected).max()

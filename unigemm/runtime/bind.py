@@ -257,10 +257,12 @@ def _of_groups(
     name = next((name for name in ENDS if name in at), None)
     if form is None or name is None:
         return {}
+    blocks = scales.granularity if form.along == "k" else None
+    unit = blocks.a.sharing[1] if blocks else 1
     return {
         "ends": at[name],
         "steps": scales.steps if scales.brought else (),
-        "check": checking(form, name) if device < 0 and form.count else None,
+        "check": checking(form, name, unit) if device < 0 and form.count else None,
     }
 
 

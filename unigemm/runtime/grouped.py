@@ -57,7 +57,7 @@ def form_asked(
     return form_of(a, b, found["offsets"], found["rows"], request.rest)
 
 
-def checking(form: Form, name: str) -> Callable[[int], None]:
+def checking(form: Form, name: str, unit: int = 1) -> Callable[[int], None]:
     """Return what refuses ends in host memory, at an address, that are none.
 
     Parameters
@@ -66,6 +66,8 @@ def checking(form: Form, name: str) -> Callable[[int], None]:
         The form, which has groups.
     name
         Of the array: "offsets" or "rows".
+    unit
+        Groups begin at multiples of it: elements of K that share a scale.
     """
     groups, most = form.groups, form.divided
     assert groups is not None
@@ -86,5 +88,20 @@ def checking(form: Form, name: str) -> Callable[[int], None]:
                 f"offsets fall from {ends[at]} to {ends[at + 1]}; pass where each group ends, as "
                 "numpy.cumsum of the sizes gives it"
             )
+        if unit > 1:
+            _refuse_begins(ends, unit)
 
     return check
+
+
+def _refuse_begins(ends: Any, unit: int) -> None:
+    """Refuse groups that begin within a block of K."""
+    begin = 0
+    for end in ends.tolist():
+        if end > begin and begin % unit:
+            raise UnsupportedProblem(
+                f"a group of K begins at {begin}, and blocks of {unit} that share a scale could be "
+                "counted from the first of all or from the first of each group; let groups begin "
+                f"at multiples of {unit}, behind zeros if need be"
+            )
+        begin = end

@@ -242,11 +242,6 @@ def _refuse_divided(along: str, shared: Mapping[str, Granularity]) -> None:
     UnsupportedProblem
         They do.
     """
-    if along == "k":
-        raise UnsupportedProblem(
-            "K is divided into groups, which begin within 128 elements of K; pass one scale for "
-            "each group, or multiply the operands by their scales first"
-        )
     name, lines = {"m": ("scale_a", "rows of a"), "n": ("scale_b", "columns of b")}.get(
         along, ("", "")
     )

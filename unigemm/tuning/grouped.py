@@ -18,6 +18,7 @@ from ..runtime.quantized_results import SCALES
 from ..runtime.request import Request
 from .expected import Asked, Bounds, bounds_of
 from .measure import Device
+from .measure_device import BLOCK
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,6 +85,8 @@ def ends_of(request: Request, form: Form, given: Any) -> Ends:
     kind = numpy_dtype(groups.dtype)
     if isinstance(given, ArraySpec):
         equal = np.arange(1, form.count + 1) * form.divided // form.count
+        if form.along == "k" and form.divided >= BLOCK * form.count:  # with whole blocks
+            equal[:-1] -= equal[:-1] % BLOCK
         values = np.full(form.count, form.divided) if groups.stacked else equal
         return Ends(form, values.astype(kind), request.rest)
     found = Ends(form, np.ascontiguousarray(given).astype(kind), request.rest)
@@ -146,7 +149,7 @@ class GroupedCheck:
         for part in parts[:_MOST_GROUPS]:
             arrays = {name: shapes.part(y, name, part) for name, y in x.arguments.items()}
             scales = [
-                number(s, name) if isinstance(s, numbers.Number) else shapes.scale(s, part.group)
+                number(s, name) if isinstance(s, numbers.Number) else shapes.scale(s, name, part)
                 for name, s in x.scaling.items()
             ]
             bounds = bounds_of(
@@ -231,12 +234,27 @@ class _Shapes:
         axis = {"k": None, "n": -1}.get(self.form.along, -2)
         if axis is None or len(x.shape) < -axis or x.shape[axis] == 1:
             return x
-        return x[..., part.lines] if axis == -1 else x[..., part.lines, :]
+        return _cut(x, axis, part.lines)
 
-    def scale(self, x: Any, group: int) -> Any:
-        """Return a group's scale."""
-        each = tuple(x.shape) == (self.form.count,)
-        return x[group : group + 1] if each else x
+    def scale(self, x: Any, name: str, part: _Part) -> Any:
+        """Return a group's scale, or those of its blocks of K."""
+        if len(x.shape) < 2:
+            each = tuple(x.shape) == (self.form.count,)
+            return x[part.group : part.group + 1] if each else x
+        if len(x.shape) == 3:
+            x = x[part.group if x.shape[0] > 1 else 0]
+        lines, along_k, of_a = -2, -1, name == "scale_a"
+        if not of_a:
+            lines, along_k = -1, -2
+        if self.form.along == "k":
+            k = part.b
+            blocks: Any = slice(k.start // BLOCK, -(-k.stop // BLOCK))
+            if k.start % BLOCK:  # within one: a scale for each element
+                blocks = [i // BLOCK for i in range(k.start, k.stop)]
+            return _cut(x, along_k, blocks)
+        divides = of_a == (self.form.along != "n")
+        each = x.shape[lines] == self.form.seen[1 if of_a else 2]
+        return _cut(x, lines, part.lines) if divides and each else x
 
     def is_of_all(self, x: Any, name: str) -> bool:
         """Whether an array is a result of all groups together."""
@@ -246,6 +264,10 @@ class _Shapes:
         if self.form.along == "n" and len(shape) == 1:  # one for each column of all groups
             return shape[0] == 1
         return len(shape) < 2 or shape[0] == 1
+
+
+def _cut(x: Any, axis: int, part: Any) -> Any:
+    return x[..., part] if axis == -1 else x[..., part, :]
 
 
 def _without(bounds: Bounds, names: Sequence[str]) -> Bounds:

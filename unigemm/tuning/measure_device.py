@@ -18,7 +18,7 @@ AHEAD_CLOCKS = 300_000
 UNLIKELY_INTEGERS = {DType.INT8: -77, DType.INT32: -(2**31)}
 #: The bytes of random scales in float8_e8m0fnu, 2**-7 to 2**7: the first, and behind the last.
 EXPONENTS = (120, 135)
-_BLOCK = 128  # elements of K, and lines, that share a scale
+BLOCK = 128  # elements of K, and lines, that share a scale
 
 
 class Device(Protocol):
@@ -113,7 +113,7 @@ def scaled(
     def spread(x: Any, axis: int, extent: int) -> Any:
         if x.shape[axis] == extent:
             return x
-        x = repeat(x, _BLOCK, axis)
+        x = repeat(x, BLOCK, axis)
         return x[..., :extent] if axis == -1 else x[..., :extent, :]
 
     (of_a, of_b), (picked, count), (k, n) = scales, rows, b.shape[-2:]

@@ -104,7 +104,8 @@ class Work:
     begin, end
         Of the group that i0 is, along what the groups divide; where there are groups.
     head
-        Elements of K from `begin` on that are the group's before: TMA begins at whole 16 bytes.
+        Elements of K from `begin` on that are the group's before: TMA begins at whole 16 bytes,
+        and k_tiles begin with those that share scales.
     """
 
     tile_m: Int32
@@ -185,6 +186,8 @@ def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
     begin, end = group_range(spec.problem.groups, groups[0], i0)
     tile_k = spec.config.tile[2]
     unit = TMA_BITS // spec.operands[0].width if any(spec.k_major) else 1
+    if spec.problem.has_block_scales:  # a k_tile is a block of K, wherever groups begin
+        unit = tile_k
     head = begin & (unit - 1)
     begin -= head
     k_tiles = (end - begin + tile_k - 1) // tile_k * spec.products

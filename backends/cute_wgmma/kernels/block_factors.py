@@ -26,7 +26,7 @@ from ..geometry_operands import MMA_M
 from .fragments import fragment_row
 from .records import Accumulators, FactorAddresses, Factors
 from .spec import Spec
-from .tile_coords import tile_origin
+from .tile_coords import first_k_of, tile_origin
 
 __all__ = ["add_promoted", "await_others", "bring_scales", "factors_of",
            "read_factors", "reads_late"]  # fmt: skip
@@ -128,7 +128,9 @@ def places_of(
             line = cutlass.max(corner[1] // shared[1] + number, Int32(0))
             line = cutlass.min(line, (sizes[1] - 1) // shared[1])
         batch = Int64(work.i0) * steps[which][2] + Int64(work.i1) * steps[which][3]
-        at = places[which] + (batch + Int64(line) * steps[which][0]) * width
+        first = first_k_of(spec, work) // spec.config.tile[2]
+        batch += Int64(line) * steps[which][0] + Int64(first) * steps[which][1]
+        at = places[which] + batch * width
         return at, steps[which][1] * width
 
     return place_of
@@ -181,6 +183,7 @@ def in_vectors(spec: Spec, scales: tuple, work: Work) -> cutlass.Boolean:
         return cutlass.Boolean(False)
     place, (row, along, i0, i1) = scales[3][0], scales[4][0]
     steps = Int32((row | i0 | i1) & 3) | Int32((place >> 2) & 3) | (work.k_tiles & 3)
+    steps |= first_k_of(spec, work) // spec.config.tile[2] & 3
     return (along == 1) & (steps == 0) & (work.step == 1) & (work.rotation == 0)
 
 
