@@ -37,7 +37,6 @@ FIRST = (
     *("numpy_drop_in", "attention_scores", "lora_layer", "own_epilogue", "reading_a_plan"),
     *("plan_read_aloud", "backend_by_name", "batch_invariance", "torch_float8_layers", "mxfp8"),
 )
-#: Pages of what was once measured or changed: a search finds the guide and the reference first.
 #: What users look for, where its page has another word in its headings.
 SOUGHT = {
     "guide/precision.md": "tf32 3xtf32 float8 fp8 int8 mxfp8 nvfp4 scale accuracy",
@@ -53,7 +52,9 @@ SOUGHT = {
     "reference/matmul.md": "matmul out bias precision",
 }
 SHOWN = 5  # lines of output in the gallery
+#: Pages of what was once measured or changed: a search finds the guide and the reference first.
 RECORDS = ("lab-notes/", "measurements.md", "changelog.md")
+BEHIND = 1e-5  # their boost: a word in a heading counts a thousand times as much as one in a text
 OUTPUTS = ROOT / "docs" / "site" / "outputs"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
 PICTURE = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<src>[^":]+\.svg)" ?/?>')
@@ -128,8 +129,9 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     for source, asset in ASSETS.items():
         files.append(File.generated(config, asset, content=(ROOT / source).read_text()))
-    style = (ROOT / "docs" / "site" / "site.css").read_text()
-    files.append(File.generated(config, "assets/site.css", content=style))
+    for asset in ("site.css", "iframe-worker.js"):
+        content = (ROOT / "docs" / "site" / asset).read_text()
+        files.append(File.generated(config, f"assets/{asset}", content=content))
     files.append(File.generated(config, "examples.md", content=gallery()))
     for path in examples():
         page = f"examples/{path.stem}.md"
@@ -172,7 +174,7 @@ def on_page_content(html: str, page: Page, config: Any, **_: Any) -> str:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Turn links to files of the tree into links to their pages, or into plain text."""
     if page.file.src_uri.startswith(RECORDS):
-        page.meta["search"] = {"boost": 0.1}
+        page.meta["search"] = {"boost": BEHIND}
     if page.file.src_uri in SOUGHT:
         page.meta["tags"] = SOUGHT[page.file.src_uri].split()
     if page.is_homepage:
