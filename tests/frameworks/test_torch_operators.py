@@ -663,7 +663,7 @@ def test_what_is_wrong_is_said_by_a_typed_error():
         (lambda: gated(a, b.t()), ShapeMismatch, "even"),
         (lambda: gated(a, b.t()[1:], activation="relu"), UnsupportedProblem, "not gated"),
         (lambda: gated(a, b.t()[1:], activation=None), UnsupportedProblem, "not known"),
-        (lambda: gated(a, b.t()[1:], dtype=torch.float32), UnsupportedProblem, "dtype="),
+        (lambda: gated(a, b.t()[1:], dtype=torch.float32), UnsupportedDtype, "float64 inputs"),
         (lambda: gated(a, b.t()[1:], precision="half"), UnsupportedProblem, "precision 'half'"),
         (lambda: gated(a.int(), b.t()[1:].int()), UnsupportedDtype, "int32"),
         (lambda: gated(a, b.t()[1:], draw(3)), ShapeMismatch, "bias"),
@@ -682,6 +682,7 @@ def test_what_is_wrong_is_said_by_a_typed_error():
     [
         *("alpha", "beta", "activation", "dtype", "precision", "deterministic"),
         *("batch_invariant", "backend", "scale_a", "scale_b", "c", "bias"),
+        "quantize_out",
     ],
 )
 def test_an_option_of_a_wrong_kind_is_refused_in_words(name):

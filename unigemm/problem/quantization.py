@@ -44,6 +44,7 @@ __all__ = [
     "quantized_default",
     "scales_of_blocks",
     "scales_shape",
+    "sharing_asked",
     "sharing_of",
     "sharing_of_result",
 ]
@@ -79,6 +80,24 @@ def sharing_of(block: Any, name: str = "block") -> Sharing:
                 return known
     raise UnsupportedProblem(
         f'{name} is {shown(block)}; pass "row", (1, 128) or (128, 128), or leave it out'
+    )
+
+
+def sharing_asked(block: Any) -> Sharing:
+    """Return what shares a scale of a result, of what a caller writes as `quantize_out`.
+
+    Raises
+    ------
+    UnsupportedProblem
+        Results have no such scales.
+    """
+    if isinstance(block, str) and block == "row":
+        return "row"
+    pair = isinstance(block, tuple | list) and len(block) == 2
+    if pair and all(type(x) is int for x in block) and block[0] == 1 and block[1] == BLOCK:
+        return "1x128"  # PyTorch traces this as it is written
+    raise UnsupportedProblem(
+        f'quantize_out is {shown(block)}; pass (1, 128) or "row", or leave it out'
     )
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import shown
 from ..arrays.operands import Device, Operand, compact_strides, parse_dtype
 from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..planning.backend import Launcher
@@ -24,7 +23,7 @@ from ..problem.quantization import (
     check_quantized,
     quantized_default,
     scales_shape,
-    sharing_of,
+    sharing_asked,
 )
 from .rounding import rounding_of
 
@@ -47,7 +46,6 @@ __all__ = [
 
 #: How the array of scales is called among a call's arrays: the second result.
 SCALES = "result 1"
-_ADVICE = 'pass (1, 128) or "row", or leave it out'
 _ALIGNED = 256  # bytes
 
 
@@ -72,9 +70,7 @@ def with_quantized_results(options: Options, a: DType, results: tuple[Any, ...])
     """
     if options.quantize_out is None:
         return options
-    sharing = sharing_of(options.quantize_out, "quantize_out")
-    if sharing not in ("1x128", "row"):
-        raise UnsupportedProblem(f"quantize_out is {shown(options.quantize_out)}; {_ADVICE}")
+    sharing = sharing_asked(options.quantize_out)
     if options.form is not None:
         _refuse_groups(options.form, sharing)
     if results and len(results) != 2:

@@ -17,7 +17,12 @@ except ModuleNotFoundError as error:
     said = f"unigemm.torch needs PyTorch, which is not installed; {install_command('torch')}"
     raise ModuleNotFoundError(said, name="torch") from None
 
-from . import batching, gradients, sharding  # rules of the operators  # noqa: F401
+from . import (  # rules of the operators
+    batching,  # noqa: F401
+    gradients,  # noqa: F401
+    quantized_operators,  # noqa: F401
+    sharding,
+)
 from .functions import addmm, bmm, linear, matmul
 from .grouped import grouped_mm
 from .modules import Linear, replace_linear

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from .activations import activation_named, gated_named
 from .operators import LIBRARY
 
-__all__: list[str] = []
+__all__ = ["matmul", "one_by_one"]
 
 _ops = torch.ops.unigemm
 
@@ -24,7 +25,10 @@ def _front(x: Tensor | None, dim: int | None, rank: int = 0) -> Tensor | None:
     return x.reshape(x.shape[0], *(1,) * missing, *x.shape[1:]) if missing else x
 
 
-def _matmul(info: Any, in_dims: Any, *args: Any, **options: Any) -> tuple[Tensor, int]:
+def matmul(
+    info: Any, in_dims: Any, *args: Any, op: Any = _ops.matmul, **options: Any
+) -> tuple[Any, int]:
+    """Multiply a stack by an operator that has the operands, and what is added, as `matmul`."""
     args += (None,) * (6 - len(args))
     dims = [*in_dims, *(None,) * (6 - len(in_dims))]
     operands = list(args[:2])
@@ -34,17 +38,17 @@ def _matmul(info: Any, in_dims: Any, *args: Any, **options: Any) -> tuple[Tensor
             operands[i], dims[i] = operands[i].expand(info.batch_size, *operands[i].shape), 0
     ranks = [x.dim() - (dim is not None) for x, dim in zip(operands, dims, strict=False)]
     mapped = zip((*operands, *args[2:]), dims, strict=True)
-    return _ops.matmul(*(_front(x, d, max(ranks)) for x, d in mapped), **options), 0
+    return op(*(_front(x, d, max(ranks)) for x, d in mapped), **options), 0
 
 
 def _product(info: Any, in_dims: Any, a: Tensor, b: Tensor) -> tuple[Tensor, int]:
-    return _matmul(info, in_dims, a, b)
+    return matmul(info, in_dims, a, b)
 
 
 def _addmm(
     info: Any, in_dims: Any, c: Tensor, a: Tensor, b: Tensor, **factors: float
 ) -> tuple[Tensor, int]:
-    return _matmul(info, (in_dims[1], in_dims[2], in_dims[0]), a, b, c, **factors)
+    return matmul(info, (in_dims[1], in_dims[2], in_dims[0]), a, b, c, **factors)
 
 
 def _linear(
@@ -60,7 +64,7 @@ def _linear(
     x = x if of_x is None else x.movedim(of_x, 0)
     weight = weight.mT if of_weight is None else weight.movedim(of_weight, 0).mT
     vector = x.dim() - (of_x is not None) == 1
-    result, _ = _matmul(
+    result, _ = matmul(
         info,
         (None if of_x is None else 0, None if of_weight is None else 0, None, of_bias),
         *(x.unsqueeze(-2) if vector else x, weight, None, bias),
@@ -92,14 +96,17 @@ def _linear_gated(info: Any, in_dims: Any, *args: Any, **options: Any) -> tuple[
     return _linear_preact(info, in_dims, *args, **options)[0][0], 0
 
 
-def _grouped(info: Any, in_dims: Any, *args: Any, **options: Any) -> tuple[Tensor, int]:
-    """Multiply one after the other: a launch takes the groups of one product."""
+def one_by_one(op: Any, info: Any, in_dims: Any, *args: Any, **options: Any) -> Iterator[Any]:
+    """Yield the results of an operator of each of a mapped dimension."""
     dims = (*in_dims, *(None,) * (len(args) - len(in_dims)))
-    each = (
-        [x if dim is None else x.select(dim, i) for x, dim in zip(args, dims, strict=True)]
-        for i in range(info.batch_size)
-    )
-    return torch.stack([_ops.grouped_mm(*one, **options) for one in each]), 0
+    for i in range(info.batch_size):
+        one = (x if dim is None else x.select(dim, i) for x, dim in zip(args, dims, strict=True))
+        yield op(*one, **options)
+
+
+def _grouped(*args: Any, **options: Any) -> tuple[Tensor, int]:
+    """Multiply one after the other: a launch takes the groups of one product."""
+    return torch.stack([*one_by_one(_ops.grouped_mm, *args, **options)]), 0
 
 
 def _register() -> None:
@@ -113,7 +120,7 @@ def _register() -> None:
         ("linear_gated", _linear_gated),
         ("linear_gated_preact", _linear_preact),
         ("grouped_mm", _grouped),
-        ("matmul", _matmul),
+        ("matmul", matmul),
     ):
         torch.library.register_vmap(f"unigemm::{name}", rule, lib=LIBRARY)
 

@@ -58,6 +58,8 @@ def call(op: Any, *args: Any, **options: Any) -> Any:
     if not _is_plain(args):
         return op(*args, **options)
     if _is_grad_enabled() and _requires_grad(*args):
+        if name not in _FUNCTIONS:  # its kernel says that there are no derivatives
+            return op(*args, **options)
         return _FUNCTIONS[name].apply(None, None, [], options, *args)
     return KERNELS[name](*args, **options)
 

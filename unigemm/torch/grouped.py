@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
 
 from ..arguments import shown
 from ..errors import UnsupportedDtype
+from ..problem.quantization import sharing_asked
 from ..runtime.call import if_known
 from ..runtime.request import Request
-from .functions import LayerOptions, _tensors, layer_options
+from .arguments import LayerOptions, layer_options, tensors
 from .gradients import call
 from .products import may_be_known
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ..arrays.types import QuantizeOut
 
 __all__ = ["grouped_mm"]
 
@@ -24,6 +27,18 @@ _NOTHING = (None,) * (Request._fields.index("offsets") - 2)
 _GROUPED = Request(None, None, operation="grouped").parts[1]
 
 
+@overload
+def grouped_mm(
+    mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None, quantize_out: None = None,
+    **options: Unpack[LayerOptions],
+) -> Tensor: ...  # fmt: skip
+@overload
+def grouped_mm(
+    mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None, quantize_out: QuantizeOut,
+    **options: Unpack[LayerOptions],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def grouped_mm(
     mat_a: Tensor,
     mat_b: Tensor,
@@ -31,8 +46,9 @@ def grouped_mm(
     offs: Tensor | None = None,
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    quantize_out: QuantizeOut | None = None,
     **options: Unpack[LayerOptions],
-) -> Tensor:
+) -> Any:
     """Multiply groups by matrices of their own, as `torch.nn.functional.grouped_mm`.
 
     Rows, columns or K beyond the last offset are in no group: rows and columns of the result there
@@ -49,13 +65,15 @@ def grouped_mm(
         Added to each row, or to those of each group.
     out_dtype : torch.dtype, optional
         Of the result; float32 for bfloat16, too, and with gradients.
+    quantize_out : (1, 128) or "row", optional
+        As in `unigemm.grouped_matmul`: eight bits and their scales, without gradients.
     **options
         `precision`, `deterministic` and `backend`, as in `unigemm.matmul`.
 
     Returns
     -------
     Tensor
-        A new one.
+        A new one. With `quantize_out` a pair, the result and its scales.
 
     Raises
     ------
@@ -70,17 +88,22 @@ def grouped_mm(
     >>> experts.grad.flatten()
     tensor([1., 1., 2., 2.])
     """
-    if not options and out_dtype is None and bias is None and may_be_known(mat_a):
+    alone = out_dtype is bias is quantize_out is None
+    if not options and alone and may_be_known(mat_a):
         found = if_known((mat_a, mat_b, *_NOTHING, offs), _GROUPED)
         if found is not None:
             return found
     named = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
-    _tensors(**{name: x for name, x in named.items() if x is not None})
+    tensors(**{name: x for name, x in named.items() if x is not None})
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise UnsupportedDtype(
             f"out_dtype is {shown(out_dtype)}; pass a torch.dtype, such as torch.float32"
         )
     if options:
         options = layer_options(options)  # type: ignore[assignment]
-    operator = torch.ops.unigemm.grouped_mm
-    return call(operator, mat_a, mat_b, offs, bias, out_dtype=out_dtype, **options)
+    operators, operands = torch.ops.unigemm, (mat_a, mat_b, offs, bias)
+    if quantize_out is not None:
+        sharing = sharing_asked(quantize_out)
+        quantized = operators.grouped_mm_quantized
+        return call(quantized, *operands, quantize_out=sharing, out_dtype=out_dtype, **options)
+    return call(operators.grouped_mm, *operands, out_dtype=out_dtype, **options)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ..arguments import function, is_one_of
 from ..errors import ShapeMismatch, UnsupportedProblem
 from .activations import GATED, activation_named, gated_named
-from .functions import LayerOptions, layer_options, linear
+from .arguments import LayerOptions, layer_options
+from .functions import linear
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

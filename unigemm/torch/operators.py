@@ -23,11 +23,20 @@ from . import products
 from .grouped_products import check_grouped, grouped_product
 from .products import FLOAT8, check_bmm, check_epilogue, check_gated, check_ranks
 
-__all__ = ["KERNELS", "LIBRARY", "OPERATORS"]
+__all__ = [
+    "KERNELS",
+    "LAYERS",
+    "LIBRARY",
+    "OPERATORS",
+    "default_of_scaled",
+    "define",
+    "scales_of",
+    "shaped",
+]
 
 LIBRARY = torch.library.Library("unigemm", "DEF")
 #: The options that hold for all products of a layer.
-_LAYERS = (
+LAYERS = (
     "str precision='ieee', bool deterministic=False, bool batch_invariant=False, str backend='auto'"
 )
 #: Schemas by name. Tensors come first and by position, where autograd looks for them.
@@ -41,11 +50,11 @@ OPERATORS = {
     "linear_preact": "(Tensor x, Tensor weight, Tensor? bias, str activation) -> (Tensor, Tensor)",
     "linear_gated": (
         "(Tensor x, Tensor weight, Tensor? bias, str activation, str gate_layout, *, "
-        f"{_LAYERS}) -> Tensor"
+        f"{LAYERS}) -> Tensor"
     ),
     "linear_gated_preact": (
         "(Tensor x, Tensor weight, Tensor? bias, str activation, str gate_layout, *, "
-        f"{_LAYERS}) -> (Tensor, Tensor)"
+        f"{LAYERS}) -> (Tensor, Tensor)"
     ),
     "grouped_mm": (
         "(Tensor mat_a, Tensor mat_b, Tensor? offs=None, Tensor? bias=None, "
@@ -55,11 +64,13 @@ OPERATORS = {
     "matmul": (
         "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? scale_a=None, "
         "Tensor? scale_b=None, *, float alpha=1., float beta=1., float? scale=None, "
-        f"str? activation=None, ScalarType? dtype=None, {_LAYERS}) -> Tensor"
+        f"str? activation=None, ScalarType? dtype=None, {LAYERS}) -> Tensor"
     ),
 }
 #: Arguments, by place, that are no numbers to be cast: scales.
-_SCALES = {"matmul": (4, 5), "grouped_mm": (4, 5)}
+_SCALES = dict.fromkeys(
+    ("matmul", "matmul_gated", "matmul_quantized", "grouped_mm", "grouped_mm_quantized"), (4, 5)
+)
 _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -68,19 +79,21 @@ def _matmul(
     b: Tensor,
     c: Tensor | None = None,
     bias: Tensor | None = None,
-    scale_a: Tensor | None = None,
-    scale_b: Tensor | None = None,
-    *,
+    *scales: Tensor | None,
     scale: float | None = None,
     **options: Any,
 ) -> Tensor:
-    if scale_a is not None:
-        options["scale_a"] = scale_a
-    if scale_b is not None:
-        options["scale_b"] = scale_b
+    return products.product(a, b, c, bias, **options, **scales_of(scale, *scales))
+
+
+def scales_of(
+    scale: float | None, scale_a: Tensor | None = None, scale_b: Tensor | None = None
+) -> dict[str, Any]:
+    """Return the scales of an operator as `unigemm.matmul` takes them; `scale` is a number."""
+    found: dict[str, Any] = {"scale_a": scale_a, "scale_b": scale_b}
     if scale is not None:
-        options["scale_b" if scale_b is None else "scale_a"] = scale
-    return products.product(a, b, c, bias, **options)
+        found["scale_b" if scale_b is None else "scale_a"] = scale
+    return {name: x for name, x in found.items() if x is not None}
 
 
 #: What computes each, of tensors on a device.
@@ -98,7 +111,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _shaped(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def shaped(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return an empty product of tensors that may hold no data."""
     torch._check(
         a.shape[-1] == b.shape[-2],
@@ -117,19 +130,19 @@ def _shaped(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 def _fake_mm(a: Tensor, b: Tensor) -> Tensor:
     check_ranks("mm", ("a", a, 2), ("b", b, 2))
-    return _shaped(a, b)
+    return shaped(a, b)
 
 
 def _fake_bmm(a: Tensor, b: Tensor) -> Tensor:
     check_bmm(a, b)
-    return _shaped(a, b)
+    return shaped(a, b)
 
 
 def _fake_addmm(
     c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: float = 1.0
 ) -> Tensor:
     check_ranks("addmm", ("a", a, 2), ("b", b, 2))
-    result = _shaped(a, b)
+    result = shaped(a, b)
     check_epilogue(a, result.shape, None, c, None, None)
     return result
 
@@ -138,7 +151,7 @@ def _fake_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
 ) -> Tensor:
     check_ranks("linear", ("weight", weight, 2))
-    result = _shaped(x, weight.t())
+    result = shaped(x, weight.t())
     if bias is not None or activation is not None:
         check_epilogue(x, result.shape, None, None, bias, activation)
     return result
@@ -160,7 +173,7 @@ def _fake_linear_gated_preact(
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
     check_gated(x, weight, activation, gate_layout)
-    preact = _shaped(x, weight.t())
+    preact = shaped(x, weight.t())
     check_epilogue(x, preact.shape, None, None, bias, None)
     return preact.new_empty((*preact.shape[:-1], preact.shape[-1] // 2)), preact
 
@@ -184,14 +197,14 @@ def _fake_matmul(
 ) -> Tensor:
     scaled = any(x is not None for x in (scale_a, scale_b, scale))
     if dtype is None and scaled:
-        dtype = _default_of_scaled(a)
-    result = _shaped(a, b, dtype)
+        dtype = default_of_scaled(a)
+    result = shaped(a, b, dtype)
     if c is not None or bias is not None or activation is not None:
         check_epilogue(a, result.shape, dtype, c, bias, activation, scaled=scaled)
     return result
 
 
-def _default_of_scaled(a: Tensor) -> torch.dtype | None:
+def default_of_scaled(a: Tensor) -> torch.dtype | None:
     """Return the dtype of a scaled product where none is asked for; None for that of another."""
     default = scaled_default(parse_dtype(a.dtype))
     return None if default is None else getattr(torch, str(default))
@@ -210,7 +223,7 @@ def _fake_grouped_mm(
 ) -> Tensor:
     shape = check_grouped(mat_a, mat_b, offs, bias)
     if out_dtype is None and not (scale_a is None and scale_b is None):
-        out_dtype = _default_of_scaled(mat_a)
+        out_dtype = default_of_scaled(mat_a)
     dtype = out_dtype or (torch.float32 if mat_a.dtype in FLOAT8 else mat_a.dtype)
     return mat_a.new_empty(shape, dtype=dtype)
 
@@ -278,14 +291,22 @@ def _register_flops() -> None:
         register_flop_formula(getattr(torch.ops.unigemm, name))(formula)
 
 
+def define(
+    name: str, schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], *,
+    casts: bool = True,
+) -> None:  # fmt: skip
+    """Define an operator: what computes it on a device, and its shapes; autocast may cast."""
+    LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for key in ("CPU", "CUDA"):
+        LIBRARY.impl(name, untraced(kernel), key)
+    torch.library.register_fake(f"unigemm::{name}", fake, lib=LIBRARY)
+    for device in ("cpu", "cuda") if casts else ():
+        LIBRARY.impl(name, _autocast(name, device), f"Autocast{device.upper()}")
+
+
 def _register() -> None:
     for name, schema in OPERATORS.items():
-        LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        for key in ("CPU", "CUDA"):
-            LIBRARY.impl(name, untraced(KERNELS[name]), key)
-        torch.library.register_fake(f"unigemm::{name}", _FAKES[name], lib=LIBRARY)
-        LIBRARY.impl(name, _autocast(name, "cpu"), "AutocastCPU")
-        LIBRARY.impl(name, _autocast(name, "cuda"), "AutocastCUDA")
+        define(name, schema, KERNELS[name], _FAKES[name])
 
 
 _register()

@@ -22,7 +22,7 @@ from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..forks import Lock
 from ..log import LOG
 from ..runtime.torch_matmul import INSIDE
-from .functions import layer_options
+from .arguments import layer_options
 from .grouped_products import grouped_product
 from .products import FLOAT8, plain_product, product
 from .scaled import grouped_scales, scales_by_recipe

@@ -342,8 +342,17 @@ def linear_gated_preact(
     return linear_gated(x, weight, *args, preact_out=before, **options), before
 
 
-def check_gated(x: Tensor, weight: Tensor, activation: str, gate_layout: str | None) -> None:
+def check_gated(
+    x: Tensor,
+    weight: Tensor,
+    activation: str,
+    gate_layout: str | None,
+    *,
+    of_bytes: bool = False,
+) -> None:
     """Refuse what a gated activation cannot be of; sizes may be symbols.
+
+    Those `of_bytes` are of products that may have scales.
 
     Raises
     ------
@@ -352,10 +361,11 @@ def check_gated(x: Tensor, weight: Tensor, activation: str, gate_layout: str | N
     """
     gated_named(activation, gate_layout)
     check_ranks("linear", ("weight", weight, 2))
-    if x.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+    bytes_too = of_bytes and (x.dtype in FLOAT8 or x.dtype is torch.int8)
+    if x.dtype not in _REAL and not bytes_too:
         raise UnsupportedDtype(
             f"gated activations are of real numbers of 16 bits or more, and x is {x.dtype}; "
-            "multiply alone"
+            "multiply alone, or pass scales of eight bits"
         )
     if weight.shape[0] % 2:
         raise ShapeMismatch(

@@ -25,12 +25,15 @@ from torch import Tensor
 
 from ..arguments import shown
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from .functions import LayerOptions, _tensors, layer_options
+from ..problem.quantization import sharing_asked
+from .arguments import LayerOptions, layer_options, tensors
 from .grouped_products import check_grouped
 from .products import FLOAT8, check_ranks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ..arrays.types import QuantizeOut
 
 __all__ = ["grouped_scales", "scaled_grouped_mm", "scaled_mm", "scales_by_recipe"]
 
@@ -61,8 +64,10 @@ def scaled_mm(
     output_dtype: torch.dtype | None = torch.bfloat16,
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
+    *,
+    quantize_out: QuantizeOut | None = None,
     **options: Unpack[LayerOptions],
-) -> Tensor:
+) -> Any:
     """Multiply matrices of float8 by each other, as `torch.nn.functional.scaled_mm`.
 
     Sizes need be no multiples of anything, and operands and scales may have any strides. There are
@@ -84,18 +89,22 @@ def scaled_mm(
     bias : Tensor, optional
         Added to each row.
     output_dtype : torch.dtype, optional
-        Of the result; None for that of `mat_a`.
+        Of the result; None for that of `mat_a`, and bfloat16 where it is left out. Of a quantised
+        result it is float8_e4m3fn then.
     contraction_dim : sequence of int, optional
         What is multiplied away: nothing but (1, 0).
     use_fast_accum : bool
         Read and ignored: sums are as exact as without it.
+    quantize_out : (1, 128) or "row", optional
+        As in `unigemm.matmul`: what the next product takes with recipe "BlockWise1x128", or
+        "RowWise".
     **options
         `deterministic`, `batch_invariant` and `backend`, as in `unigemm.matmul`.
 
     Returns
     -------
     Tensor
-        A new one.
+        A new one. With `quantize_out` a pair, the result and its scales.
 
     Raises
     ------
@@ -110,7 +119,7 @@ def scaled_mm(
     >>> unigemm.torch.scaled_mm(a, b, of_a, "BlockWise1x128", of_b, "BlockWise128x128").flatten()
     tensor([192., 512.], dtype=torch.bfloat16)
     """
-    _tensors(mat_a=mat_a, mat_b=mat_b, **{} if bias is None else {"bias": bias})
+    tensors(mat_a=mat_a, mat_b=mat_b, **{} if bias is None else {"bias": bias})
     dtype = _output(output_dtype, mat_a.dtype)
     scales = scales_by_recipe(
         mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b,
@@ -118,7 +127,13 @@ def scaled_mm(
     )  # fmt: skip
     if options:
         options = layer_options(options)  # type: ignore[assignment]
-    return torch.ops.unigemm.matmul(mat_a, mat_b, None, bias, *scales, dtype=dtype, **options)
+    operands = mat_a, mat_b, None, bias, *scales
+    if quantize_out is None:
+        return torch.ops.unigemm.matmul(*operands, dtype=dtype, **options)
+    return torch.ops.unigemm.matmul_quantized(
+        *operands, quantize_out=sharing_asked(quantize_out), dtype=_quantized(output_dtype),
+        **options,
+    )  # fmt: skip
 
 
 def scales_by_recipe(
@@ -161,8 +176,10 @@ def scaled_grouped_mm(
     output_dtype: torch.dtype | None = torch.bfloat16,
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
+    *,
+    quantize_out: QuantizeOut | None = None,
     **options: Unpack[LayerOptions],
-) -> Tensor:
+) -> Any:
     """Multiply groups of float8 by each other, as `torch.nn.functional.scaled_grouped_mm`.
 
     Parameters
@@ -175,17 +192,17 @@ def scaled_grouped_mm(
         "TensorWise" one.
     scale_recipe_a, scale_recipe_b : torch.nn.functional.ScalingType or str
         "TensorWise" or "RowWise".
-    swizzle_a, swizzle_b, contraction_dim, use_fast_accum
+    swizzle_a, swizzle_b, contraction_dim, use_fast_accum, quantize_out
         As in `scaled_mm`.
     output_dtype : torch.dtype, optional
-        Of the result; None for bfloat16.
+        Of the result; None for bfloat16. Of a quantised one float8_e4m3fn, where it is left out.
     **options
         `deterministic` and `backend`, as in `unigemm.matmul`.
 
     Returns
     -------
     Tensor
-        A new one.
+        A new one. With `quantize_out` a pair, the result and its scales.
 
     Raises
     ------
@@ -202,7 +219,7 @@ def scaled_grouped_mm(
     tensor([ 0., 16., 32.], dtype=torch.bfloat16)
     """
     named = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
-    _tensors(**{name: x for name, x in named.items() if x is not None})
+    tensors(**{name: x for name, x in named.items() if x is not None})
     dtype = _output(output_dtype, torch.bfloat16)
     scales = grouped_scales(
         mat_a, mat_b, offs, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b,
@@ -210,8 +227,13 @@ def scaled_grouped_mm(
     )  # fmt: skip
     if options:
         options = layer_options(options)  # type: ignore[assignment]
-    multiply = torch.ops.unigemm.grouped_mm
-    return multiply(mat_a, mat_b, offs, bias, *scales, out_dtype=dtype, **options)
+    operands = mat_a, mat_b, offs, bias, *scales
+    if quantize_out is None:
+        return torch.ops.unigemm.grouped_mm(*operands, out_dtype=dtype, **options)
+    return torch.ops.unigemm.grouped_mm_quantized(
+        *operands, quantize_out=sharing_asked(quantize_out), out_dtype=_quantized(output_dtype),
+        **options,
+    )  # fmt: skip
 
 
 def grouped_scales(
@@ -271,6 +293,11 @@ def _output(asked: torch.dtype | None, default: torch.dtype) -> torch.dtype:
             f"output_dtype is {shown(asked)}; pass a torch.dtype, such as torch.bfloat16"
         )
     return default if asked is None else asked
+
+
+def _quantized(asked: torch.dtype | None) -> torch.dtype | None:
+    """Return the type of a quantised result; PyTorch's default, bfloat16, names none."""
+    return None if asked is torch.bfloat16 else asked
 
 
 def _check(

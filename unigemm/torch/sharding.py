@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_spread", "notice", "register"]
+__all__ = ["RULES", "is_spread", "notice", "register"]
 
 _PARTIAL = "partial"
 _Rule = list[Any]
@@ -54,8 +54,8 @@ def register() -> None:
 
         return ways
 
-    for name, rules in _RULES.items():
-        results = 2 if name.endswith("_preact") else 1
+    for name, rules in RULES.items():
+        results = 2 if name.endswith(("_preact", "quantized", "quantize")) else 1
         overload = getattr(torch.ops.unigemm, name).default
         register_sharding(overload)(placed(rules, results))
     _registered = True
@@ -143,6 +143,12 @@ def _matmul(
     return found
 
 
+def _matmul_rows(a: Any, b: Any, *beside: Any) -> list[_Rule]:
+    """Return the rules that leave columns whole, of which several make one element, or a scale."""
+    columns = max(a.ndim, b.ndim) - 1
+    return [rule for rule in _matmul(a, b, *beside) if rule[0] != columns]
+
+
 def _split_of_scale(scale: Any, operand: Any, dim: int | None) -> Any:
     """Return which dimension of an operand's scales goes with one of its own; "" if none can.
 
@@ -170,7 +176,7 @@ def _grouped(
     return [[*rule, None, None, None, None] for rule in rules] if alone else [[None] * 7]
 
 
-_RULES: dict[str, Callable[..., list[_Rule]]] = {
+RULES: dict[str, Callable[..., list[_Rule]]] = {
     "mm": _mm,
     "bmm": _mm,
     "addmm": _addmm,
@@ -181,4 +187,8 @@ _RULES: dict[str, Callable[..., list[_Rule]]] = {
     "linear_gated_preact": _linear_gated,
     "grouped_mm": _grouped,
     "matmul": _matmul,
+    "matmul_gated": _matmul_rows,
+    "matmul_quantized": _matmul_rows,
+    "grouped_mm_quantized": lambda *args: [[None] * 7],
+    "quantize": lambda x: [[None, None]],
 }
