@@ -77,7 +77,8 @@ def usage(
     copied = repacked_bytes(problem, extents)
     mma = ROWS * x.tile_n * x.tile_k / (target.tensor_rate(problem.a.dtype) * clock)
     if is_promoted(problem):  # the store warps multiply and add while the next k_tile is summed
-        each = 2 if geometry(problem, tiles[0]).slot_bytes else 1
+        each = 2.0 if geometry(problem, tiles[0]).slot_bytes else 1.0
+        each /= 2 if target.capability[0] == 10 else 1  # two are one instruction there
         mma = np.maximum(mma, each * ROWS * x.tile_n / (128.0 * clock))
         buffers = buffers * 0 + 1  # and store no tile meanwhile
     stored = used * out * store / (32.0 * clock)  # while the next tile is summed, if that is longer

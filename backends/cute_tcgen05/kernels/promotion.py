@@ -15,7 +15,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import tcgen05
 
-from ...cute.kernels.device import read, select, shared_vector, write
+from ...cute.kernels.device import elements, read, select, shared_vector, write
 from ...cute.kernels.scaling import block_scale, column_of_b
 from ...cute.kernels.tile_scheduler import Work, advance, first_row
 from ..geometry import ROWS, STORE_WARPS
@@ -110,7 +110,9 @@ def promote(
 
 def width_of(spec: Spec) -> int:
     """Return the columns of sums that a thread reads at once."""
-    return _CHUNK if spec.config.tile[1] % _CHUNK == 0 else _CHUNK // 2
+    # Scales of columns are in registers, too.
+    half = spec.geometry.slot_bytes or spec.config.tile[1] % _CHUNK
+    return _CHUNK // 2 if half else _CHUNK
 
 
 def parts_of(
@@ -144,7 +146,24 @@ def add_part(
     for i in range(0, cute.size(held), _VECTOR):
         if spec.geometry.slot_bytes:
             columns = read(shared_vector(slot, Int32(first + i), _VECTOR), _VECTOR)
-            factors = [row * columns[j] for j in range(_VECTOR)]
-        for j in range(_VECTOR):
+            factors = multiplied(spec, row, elements(columns, 0, _VECTOR))
+        for j in range(0, _VECTOR, 2):
             at = first + i + j
-            total[at] = total[at] + held[i + j] * factors[j]
+            sums = (total[at], total[at + 1])
+            found = add_pair(spec, sums, (held[i + j], held[i + j + 1]), factors[j : j + 2])
+            total[at], total[at + 1] = found
+
+
+def multiplied(spec: Spec, row: Float32, columns: list) -> list:
+    """Return the factors of neighbouring columns in a row."""
+    if not spec.packed:
+        return [row * column for column in columns]
+    pairs = [columns[j : j + 2] for j in range(0, len(columns), 2)]
+    return [x for pair in pairs for x in cute.arch.mul_packed_f32x2((row, row), tuple(pair))]
+
+
+def add_pair(spec: Spec, sums: tuple, held: tuple, factors: list) -> tuple:
+    """Add two products to sums, by one instruction where there is such."""
+    if spec.packed:
+        return cute.arch.fma_packed_f32x2(held, tuple(factors), sums)
+    return tuple(x + y * factor for x, y, factor in zip(sums, held, factors, strict=True))
