@@ -27,7 +27,7 @@ class Quantizer:
     """What rounds arrays to eight bits on GPUs."""
 
     name, compiles = "cute_quantize", True
-    kind = staticmethod(kind_of)
+    kind, kinds = staticmethod(kind_of), Kind
 
     def missing(self) -> str | None:
         """Say what kernels run with and is not installed; None when all is."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import numpy as np
 import pytest
 from quantize_cases import BLOCKS, RESULTS, assert_same, drawn, written_out
+from typer.testing import CliRunner
 
 import unigemm
-from unigemm import emulator
+from unigemm import cache, emulator
+from unigemm.cli.main import app
+from unigemm.runtime import bind
+from unigemm.runtime.warmup import plans_for
 
 SHAPES = ((1, 1), (3, 130), (133, 129), (2, 5, 260), (2, 3, 2, 9))
 
@@ -74,3 +79,67 @@ def test_nothing_is_compiled_where_that_is_forbidden(monkeypatch, tmp_path):
         pytest.raises(unigemm.BackendUnavailable, match="UNIGEMM_COMPILE is never"),
     ):
         unigemm.quantize(np.ones((3, 140), np.float32), "int8", block=(128, 128))
+
+
+def test_a_bundle_of_what_was_recorded_has_what_rounds_arrays(tmp_path, monkeypatch):
+    rng = np.random.default_rng(6)
+    x, w = (rng.normal(size=size).astype("f4") for size in ((5, 24), (24, 16)))
+
+    def layer():
+        found = unigemm.matmul(x, w, quantize_out="row", dtype="int8", backend="cute_simt")
+        return *found, *unigemm.quantize(x, "int8", block=(1, 128))
+
+    file, bundle = tmp_path / "needed.jsonl", tmp_path / "bundle"
+    with emulator.device("sm_80"):
+        with unigemm.record(file) as needed:
+            expected = layer()
+        made = unigemm.warmup(file)
+        assert [each.cached for each in made] == [
+            True
+        ] * 3  # a product, its second pass, and quantize
+        kept = cache.default_cache()
+        monkeypatch.setattr("unigemm.cli.cache.default_cache", lambda: kept)
+        done = CliRunner().invoke(app, ["cache", "export", str(bundle), "--from", str(file)])
+        assert done.exit_code == 0, done.output
+        bundled = cache.Cache(tmp_path / "none", [bundle])
+        monkeypatch.setattr(cache, "default_cache", lambda: bundled)
+        monkeypatch.setenv("UNIGEMM_COMPILE", "never")
+        bind.forget()
+        bind.replan()
+        for got, wanted in zip(layer(), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    roundings = [each for each in needed if not isinstance(each, unigemm.Plan)]
+    assert [str(each) for each in roundings] == [
+        "float32 to int8, a scale per row",
+        "float32 to int8, a scale per 1x128",
+    ]
+    text = roundings[0].to_json()
+    assert plans_for([json.loads(text)], None, None) == roundings[:1]
+    (other,) = plans_for(roundings[:1], "sm_90a", None)
+    assert (other.kind, other.target.arch) == (roundings[0].kind, "sm_90a")
+
+
+def test_what_a_product_in_words_needs_beside_its_kernel_is_named():
+    words = {"m": 40, "n": 16, "k": 32, "dtype": "float16", "quantize_out": "row"}
+    product, second = plans_for([words], "h100", None)
+    assert product.problem.quantized_rows is not None
+    assert str(second) == "float32 to float8_e4m3fn, a scale per row"
+    assert second.target.arch == "sm_90a"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"quantize": {"source": "float32"}}, "missing required field"),
+        ({"quantize": {"source": "float31"}}, "float31"),
+        ({"quantize": 3}, "no object"),
+        ({"target": "h42"}, "not known"),
+        ({"target": 3}, "no object"),
+        ({"more": 1}, "'more'"),
+    ],
+)
+def test_what_is_no_kernel_that_rounds_is_refused_by_its_place(change, said):
+    words = {"m": 40, "n": 16, "k": 32, "dtype": "float16", "quantize_out": "row"}
+    sound = plans_for([words], "h100", None)[1].to_dict()
+    with pytest.raises(unigemm.UnsupportedProblem, match=r"specs\[0\]: .*" + said):
+        plans_for([{**sound, **change}], None, None)

@@ -13,8 +13,9 @@ from ..arguments import shown
 from ..cache import EntrySummary, default_cache
 from ..env import parse_size
 from ..errors import BackendUnavailable, CacheError
-from ..planning.registry import BUILTIN, backend_named, backend_names
+from ..planning.registry import BUILTIN, backend_names
 from ..planning.target import named_target
+from ..runtime.compile_many import kernel_key
 from ..runtime.warmup import plans_for
 from . import render as show
 from .options import Json, among, named_targets
@@ -221,9 +222,7 @@ def _kernels_of(file: str, target: str | None) -> list[str]:
     CacheError
         One is not in the cache.
     """
-    plans = plans_for(file, target, None)
-    backends = [(plan, backend_named(plan.backend)) for plan in plans]
-    keys = [backend.key(plan) for plan, backend in backends if backend.compiles]
+    keys = [key for plan in plans_for(file, target, None) if (key := kernel_key(plan)) is not None]
     lacking = [key for key in keys if default_cache().get(key) is None]
     if lacking:
         names = f"{lacking[0].backend} {lacking[0].digest[:16]}"

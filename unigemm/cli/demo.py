@@ -223,7 +223,8 @@ def _compile_for_absent_gpus(quiet: bool) -> dict[str, Any]:
     if not quiet and made:
         title = "kernels for GPUs that are not here"
         headings = ("problem", "target", "backend", "tile", "instruction", "compile")
-        show.print_table(show.table(title, headings, map(_kernel_row, made)))
+        rows = [_kernel_row(each) for each in made if isinstance(each, api.CompiledKernel)]
+        show.print_table(show.table(title, headings, rows))
         show.say(show.compiled_line(made))
     return show.compiled_json(made)
 

@@ -23,13 +23,19 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from .. import api
 from ..cache import Entry
 from ..cache.sass import instruction_mix
 from ..columns import folded, wrapped
 from ..errors import BackendUnavailable, UnigemmError
 from ..planning.plan import Plan
-from ..runtime.compile_many import compile_many, kernel_name
+from ..runtime.compile_many import (
+    Compiled,
+    CompiledRounding,
+    compile_needed,
+    compiled,
+    kernel_name,
+)
+from ..runtime.rounding_kernels import RoundingKernel
 
 __all__ = [
     "OutputLost",
@@ -302,13 +308,13 @@ def size(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
-def compile_all(plans: Sequence[Plan], *, quiet: bool) -> list[api.CompiledKernel]:
+def compile_all(plans: Sequence[Plan | RoundingKernel], *, quiet: bool) -> list[Compiled]:
     """Compile the kernels of plans side by side, with a progress bar."""
     entries: dict[str, Entry] = {}
     made = []
     with progress(quiet) as bar:
         task = bar.add_task("compiling", total=None)
-        for plan, entry in compile_many(
+        for plan, entry in compile_needed(
             plans, report=lambda done, of: bar.update(task, completed=done, total=of)
         ):
             if isinstance(entry, UnigemmError):
@@ -318,13 +324,13 @@ def compile_all(plans: Sequence[Plan], *, quiet: bool) -> list[api.CompiledKerne
     for plan in plans:
         name = kernel_name(plan)
         kept = entries.get(name)
-        made.append(api.CompiledKernel(plan, kept))
+        made.append(compiled(plan, kept))
         if kept is not None:
             entries[name] = replace(kept, cached=True)  # for a second plan it was there
     return made
 
 
-def compiled_json(made: Sequence[api.CompiledKernel]) -> dict[str, Any]:
+def compiled_json(made: Sequence[Compiled]) -> dict[str, Any]:
     """Return the JSON of compiled kernels: how many, and what each one is."""
     entries = [kernel.entry for kernel in made if kernel.entry is not None]
     return {
@@ -348,7 +354,7 @@ def compiled_json(made: Sequence[api.CompiledKernel]) -> dict[str, Any]:
     }
 
 
-def compiled_line(made: Sequence[api.CompiledKernel]) -> str:
+def compiled_line(made: Sequence[Compiled]) -> str:
     """Say how many kernels were compiled and how many came from the cache."""
     cached = [kernel.entry.cached for kernel in made if kernel.entry is not None]
     if not cached:
@@ -372,20 +378,20 @@ def _mix_of(cubins: tuple[tuple[str, bytes], ...]) -> dict[str, int]:
         return {}
 
 
-def arithmetic(made: api.CompiledKernel) -> str:
+def arithmetic(made: Compiled) -> str:
     """Return the opcode that does most of a kernel's arithmetic; "" if that is not known."""
     mix = {} if made.entry is None else _mix(made.entry)
     return max((op for op in _ARITHMETIC if op in mix), key=lambda op: mix[op], default="")
 
 
-def compile_time(made: api.CompiledKernel) -> str:
+def compile_time(made: Compiled) -> str:
     """Return how long a kernel took to compile, "cached", or "-" if there is none."""
     if made.entry is None:
         return "-"
     return "cached" if made.entry.cached else f"{made.entry.info.seconds:.1f} s"
 
 
-def kernel_table(made: Sequence[api.CompiledKernel]) -> Table:
+def kernel_table(made: Sequence[Compiled]) -> Table:
     """Return a table of compiled kernels."""
     headings = (
         *("problem", "target", "backend", "regs", "smem", "spills", "compile"),
@@ -394,12 +400,17 @@ def kernel_table(made: Sequence[api.CompiledKernel]) -> Table:
     return table("", headings, map(_kernel_row, made))
 
 
-def _kernel_row(made: api.CompiledKernel) -> tuple[str, ...]:
-    plan, entry = made.plan, made.entry
-    problem = f"{plan.extents} {plan.problem.layout} {plan.problem.a.dtype}"
-    start = (problem, plan.target.arch, plan.backend)
+def _kernel_row(made: Compiled) -> tuple[str, ...]:
+    entry = made.entry
+    if isinstance(made, CompiledRounding):
+        kernel = made.kernel
+        start, config = (str(kernel), kernel.target.arch, kernel.backend), ""
+    else:
+        plan = made.plan
+        problem = f"{plan.extents} {plan.problem.layout} {plan.problem.a.dtype}"
+        start, config = (problem, plan.target.arch, plan.backend), str(plan.config)
     if entry is None:
-        return (*start, *"----", str(plan.config), "")
+        return (*start, *"----", config, "")
     info, mix = entry.info, _mix(entry)
     return (
         *start,
@@ -407,6 +418,6 @@ def _kernel_row(made: api.CompiledKernel) -> tuple[str, ...]:
         size(info.smem_bytes),
         size(info.spill_bytes),
         compile_time(made),
-        str(plan.config),
+        config,
         " ".join(f"{op}:{mix[op]}" for op in _SHOWN if op in mix),
     )

@@ -8,22 +8,33 @@ from contextlib import closing
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import CompilationError, UnigemmError
 from ..forks import Lock
 from ..planning.compile_process import CompileProcess
 from ..planning.plan import Plan
-from ..planning.registry import BUILTIN
+from ..planning.registry import BUILTIN, backend_named
 from ..planning.select import usable_backend
 from ..planning.validation import checked, typed
 from .loader import kernel_entry
+from .rounding_kernels import RoundingKernel
 
 if TYPE_CHECKING:
     from ..cache import Entry
-    from ..cache.artifact import Artifact
+    from ..cache.artifact import Artifact, KernelKey
 
-__all__ = ["CompiledKernel", "compile_many", "cores", "kernel_name"]
+__all__ = [
+    "Compiled",
+    "CompiledKernel",
+    "CompiledRounding",
+    "compile_many",
+    "compile_needed",
+    "compiled",
+    "cores",
+    "kernel_key",
+    "kernel_name",
+]
 
 #: Takes how many kernels are done, and how many there are.
 Report = Callable[[int, int], None]
@@ -36,10 +47,18 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def kernel_name(plan: Plan) -> str:
+def kernel_key(plan: Plan | RoundingKernel) -> KernelKey | None:
+    """Return the key of a plan's kernel, None for a plan that needs none."""
+    if isinstance(plan, RoundingKernel):
+        return plan.key
+    backend = backend_named(plan.backend)
+    return backend.key(plan) if backend.compiles else None
+
+
+def kernel_name(plan: Plan | RoundingKernel) -> str:
     """Return what the cache knows a plan's kernel by, "" for a plan that needs none."""
-    backend = usable_backend(plan.backend)
-    return backend.key(plan).digest if backend.compiles else ""
+    key = kernel_key(plan)
+    return "" if key is None else key.digest
 
 
 @dataclass(frozen=True)
@@ -61,6 +80,38 @@ class CompiledKernel:
     def cached(self) -> bool:
         """Whether the kernel was there before, so that nothing was compiled."""
         return self.entry is None or self.entry.cached
+
+
+@dataclass(frozen=True)
+class CompiledRounding:
+    """A kernel that rounds arrays to eight bits.
+
+    Attributes
+    ----------
+    kernel
+        What it rounds, and to what.
+    entry
+        It in the cache.
+    """
+
+    kernel: RoundingKernel
+    entry: Entry
+
+    @property
+    def cached(self) -> bool:
+        """Whether the kernel was there before, so that nothing was compiled."""
+        return self.entry.cached
+
+
+Compiled: TypeAlias = CompiledKernel | CompiledRounding
+
+
+def compiled(plan: Plan | RoundingKernel, entry: Entry | None) -> Compiled:
+    """Return a plan with its kernel."""
+    if isinstance(plan, Plan):
+        return CompiledKernel(plan, entry)
+    assert entry is not None
+    return CompiledRounding(plan, entry)
 
 
 def compile_many(
@@ -93,6 +144,31 @@ def compile_many(
         for done, (plan, entry) in enumerate(made, 1):
             say(done, len(todo))
             yield plan, entry
+
+
+def compile_needed(
+    needed: Sequence[Plan | RoundingKernel], report: Report | None = None
+) -> Generator[tuple[Plan | RoundingKernel, Entry | UnigemmError], None, None]:
+    """Compile what a program needs, and yield what becomes of it; see `compile_many`.
+
+    Kernels that round arrays come last, one after the other: they are few.
+    """
+    apart = [each for each in needed if isinstance(each, RoundingKernel)]
+    done = of = 0
+
+    def say(now: int, count: int) -> None:
+        nonlocal done, of
+        done, of = now, count + len(apart)
+        if report is not None:
+            report(done, of)
+
+    yield from compile_many([each for each in needed if isinstance(each, Plan)], report=say)
+    for each in apart:
+        try:
+            yield each, each.entry()
+        except UnigemmError as error:
+            yield each, error
+        say(done + 1, of - len(apart))
 
 
 #: A plan, and what its kernel is: its entry in the cache, why there is none, or None until it is

@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .. import hooks
-from ..arrays.operands import alignment_of
 from ..errors import BackendUnavailable, CompilationError, UnigemmError
 from ..forks import Lock, held_back
 from ..log import LOG, watch
@@ -18,9 +16,9 @@ from ..planning.plan import Plan
 from ..planning.registry import backend_named, compiler_missing_of
 from ..planning.target import Target
 from ..problem.canonical import Gemm
-from ..problem.dtypes import DType
 from ..problem.problem import Extents, Problem
 from .dump import dump
+from .rounding_kernels import RoundingKernel, second_pass_of
 
 if TYPE_CHECKING:
     from ..cache import Cache, Entry
@@ -58,22 +56,10 @@ def kernel_entry(
         from ..cache import default_cache
 
         cache = default_cache()
-    if plan.problem.quantized_rows is not None:
-        _compile_second_pass(plan, plan.problem.quantized_rows, cache)
+    second_pass = second_pass_of(plan)
+    if second_pass is not None:
+        second_pass.entry(cache)
     return cache.get_or_compile(backend.key(plan), lambda: _compiled(backend, plan, compile))
-
-
-def _compile_second_pass(plan: Plan, dtype: DType, cache: Cache) -> None:
-    """Compile what rounds the rows of a new result into the cache."""
-    problem, columns = plan.problem, plan.extents.n
-    if problem.epilogue is not None and problem.epilogue.gate:
-        columns //= 2
-    quantizer = hooks.named(hooks.QUANTIZER)
-    reads, writes = (alignment_of(columns * x.itemsize) for x in (problem.d.dtype, dtype))
-    kind = quantizer.kind(problem.d.dtype, dtype, "row", reads, writes, stacked=False)
-    cache.get_or_compile(
-        quantizer.key(kind, plan.target), lambda: quantizer.compile(kind, plan.target)
-    )
 
 
 _loaded: dict[tuple[str, str, int], object] = {}
@@ -111,8 +97,8 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
     return backend.bind(plan, gemm, kernel)
 
 
-#: Called with each plan whose kernel a call needs, see `record`.
-RECORDERS: list[Callable[[Plan], object]] = []
+#: Called with each kernel that a call needs, a product's by its plan; see `record`.
+RECORDERS: list[Callable[[Plan | RoundingKernel], object]] = []
 
 #: Loaders of emulated devices, by index (see `unigemm.emulator`).
 LOADERS: dict[int, Callable[[Mapping[str, bytes], Plan | KernelKey], object]] = {}

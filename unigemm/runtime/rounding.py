@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import hooks
 from ..arrays.numpy_arrays import viewer
@@ -11,14 +11,11 @@ from ..arrays.operands import HOST, Device, alignment_of
 from ..errors import BackendUnavailable, UnsupportedProblem
 from ..forks import Lock
 from ..log import LOG, watch
-from ..planning.registry import compiler_missing_of
 from ..planning.select import target_of
 from ..problem.canonical import Layout
 from ..problem.quantization import Sharing, quantized
-from .loader import LOADERS, _loaded, _loaded_from, _loading
-
-if TYPE_CHECKING:
-    from ..cache.artifact import Artifact
+from .loader import LOADERS, RECORDERS, _loaded, _loaded_from, _loading
+from .rounding_kernels import RoundingKernel
 
 __all__ = ["Rounding", "rounding_of"]
 
@@ -155,24 +152,17 @@ def _kernel(quantizer: Any, kind: Any, device: Device) -> Callable[..., None]:
     reason = quantizer.unsupported_reason(kind, target)
     if reason is not None:
         raise UnsupportedProblem(f"arrays on {device} are not quantised so: {reason}")
-    key = quantizer.key(kind, target)
+    wanted = RoundingKernel(kind, target)
+    for each in tuple(RECORDERS):
+        each(wanted)
+    key = wanted.key
     place = (key.backend, key.digest, device.index)
-
-    def compiled() -> Artifact:
-        reason = compiler_missing_of(quantizer)
-        if reason is not None:
-            raise BackendUnavailable(
-                f"kernel {key.digest[:16]} of {key.backend} is in no bundle and not in the cache, "
-                f"and it cannot be compiled here: {reason}. Bring it in a bundle"
-            )
-        return quantizer.compile(kind, target)
-
     with _loading.setdefault(place, Lock()):
         kernel = _loaded.get(place)
         if kernel is None:
             from ..cache import default_cache
 
-            files = default_cache().contents(key, compiled)
+            files = default_cache().contents(key, wanted.compiled)
             load = LOADERS.get(device.index, quantizer.load)
             with watch() as took:
                 kernel = _loaded[place] = _loaded_from(load, files, key)

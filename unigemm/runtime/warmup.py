@@ -21,9 +21,10 @@ from ..planning.target import Target, check_target, named_target
 from ..problem.canonical import Gemm
 from ..problem.problem import Extents
 from .bind import replan
-from .compile_many import CompiledKernel, compile_many, kernel_name
+from .compile_many import Compiled, compile_needed, compiled, kernel_name
 from .loader import RECORDERS
 from .plan_call import plan_request
+from .rounding_kernels import RoundingKernel, second_pass_of
 from .words import request_of
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Spec", "planned", "plans_for", "record", "warmup"]
 
 #: A product: a plan, or a mapping of what a line of a file holds (see `unigemm.warmup`).
-Spec: TypeAlias = "Plan | Mapping[str, Any]"
+Spec: TypeAlias = "Plan | RoundingKernel | Mapping[str, Any]"
 
 _SIZES = ("m", "n", "k")
 #: What a product in words may hold beside its sizes and its dtype.
@@ -44,11 +45,13 @@ _LONGEST = 16 << 20  # characters of a line
 
 
 @contextmanager
-def record(file: str | os.PathLike[str] | None = None) -> Iterator[list[Plan]]:
-    """Note which kernels the products inside need, of all threads; the host needs none.
+def record(
+    file: str | os.PathLike[str] | None = None,
+) -> Iterator[list[Plan | RoundingKernel]]:
+    """Note which kernels products, and `quantize`, need inside, of all threads.
 
-    What was called before is planned again, so that it is noted, too. A program that JAX has
-    compiled before is not.
+    The host needs none. What was called before is planned again, so that it is noted, too. A
+    program that JAX has compiled before is not.
 
     Parameters
     ----------
@@ -59,8 +62,9 @@ def record(file: str | os.PathLike[str] | None = None) -> Iterator[list[Plan]]:
 
     Yields
     ------
-    list of Plan
-        A plan of each kernel, in the order in which they were needed.
+    list
+        A plan of each kernel, in the order in which they were needed. One that rounds arrays to
+        eight bits has a `RoundingKernel` in its place.
 
     Examples
     --------
@@ -68,17 +72,18 @@ def record(file: str | os.PathLike[str] | None = None) -> Iterator[list[Plan]]:
     ...     model(batch)
     """
     path = file_path(file, "file")
-    plans: list[Plan] = []
-    seen = set()
+    plans: list[Plan | RoundingKernel] = []
+    seen: set[object] = set()
     lock = Lock()
 
-    def note(plan: Plan) -> None:
-        kernel = plan.backend, plan.problem, plan.config, plan.target
+    def note(plan: Plan | RoundingKernel) -> None:
         with lock:
-            if kernel in seen:
+            if _identity(plan) in seen:
                 return
-            seen.add(kernel)
-            short = replace(plan, alternatives=(), rejected=())
+            seen.add(_identity(plan))
+            short = plan
+            if isinstance(plan, Plan):
+                short = replace(plan, alternatives=(), rejected=())
             plans.append(short)
             if path is not None:
                 with open(path, "a", encoding="utf-8") as lines:
@@ -100,14 +105,14 @@ def warmup(
     target: str | Target | Sequence[str | Target] | None = None,
     epilogues: Iterable[str | None] | None = None,
     report: Callable[[int, int], None] | None = None,
-) -> list[CompiledKernel]:
+) -> list[Compiled]:
     """Plan a list of products, and compile the kernels that the cache lacks side by side.
 
     Parameters
     ----------
     specs
-        Products, or the name of a file with one of them in each line, as JSON. A product is a plan,
-        as `record` writes it, or a mapping: m, n, k and dtype, and if need be out_dtype, layout,
+        Products, or the name of a file with one of them in each line, as JSON. A product is what
+        `record` writes, or a mapping: m, n, k and dtype, and if need be out_dtype, layout,
         batch, epilogue, groups, along, scale_a, scale_b, quantize_out, backend, precision,
         deterministic and batch_invariant, all as the options of ``unigemm compile``. m may be a
         pair, the first and the last of a range: of this every size class is planned, and few of
@@ -124,7 +129,7 @@ def warmup(
     Returns
     -------
     list of CompiledKernel
-        Each kernel once.
+        Each kernel once; one that rounds arrays is a `CompiledRounding`.
 
     Raises
     ------
@@ -141,7 +146,7 @@ def warmup(
     plans = plans_for(specs, target, epilogues)
     entries: dict[str, Entry] = {}
     failed: list[UnigemmError] = []
-    for plan, entry in compile_many(plans, report=report):
+    for plan, entry in compile_needed(plans, report=report):
         if isinstance(entry, UnigemmError):
             failed.append(entry)
         else:
@@ -149,14 +154,14 @@ def warmup(
     if failed:
         raise failed[0]
     kernels = {kernel_name(plan): plan for plan in reversed(plans)}
-    return [CompiledKernel(plan, entries.get(name)) for name, plan in reversed(kernels.items())]
+    return [compiled(plan, entries.get(name)) for name, plan in reversed(kernels.items())]
 
 
 def plans_for(
     specs: str | os.PathLike[str] | Iterable[Spec],
     target: str | Target | Sequence[str | Target] | None,
     epilogues: Iterable[str | None] | None,
-) -> list[Plan]:
+) -> list[Plan | RoundingKernel]:
     """Return a plan of each kernel that products need; see `unigemm.warmup`.
 
     Raises
@@ -164,17 +169,27 @@ def plans_for(
     UnigemmError
         A spec is none, or cannot be planned; says which.
     """
-    found: dict[object, Plan] = {}
+    found: dict[object, Plan | RoundingKernel] = {}
     for plan in planned(specs, target, epilogues):
-        found.setdefault((plan.backend, plan.problem, plan.config, plan.target), plan)
+        second_pass = second_pass_of(plan) if isinstance(plan, Plan) else None
+        for each in (plan, second_pass):
+            if each is not None:
+                found.setdefault(_identity(each), each)
     return list(found.values())
+
+
+def _identity(plan: Plan | RoundingKernel) -> object:
+    """Return what plans of one kernel have in common."""
+    if isinstance(plan, RoundingKernel):
+        return plan.kind, plan.target.arch
+    return plan.backend, plan.problem, plan.config, plan.target
 
 
 def planned(
     specs: str | os.PathLike[str] | Iterable[Spec],
     target: str | Target | Sequence[str | Target] | None,
     epilogues: Iterable[str | None] | None,
-) -> Iterator[Plan]:
+) -> Iterator[Plan | RoundingKernel]:
     """Yield the plan of each product, of a range for each size class; see `plans_for`."""
     targets = [target] if target is None or isinstance(target, str | Target) else list(target)
     places = [named_target(x) if isinstance(x, str) else x for x in targets]
@@ -213,11 +228,17 @@ def _specs(specs: Any) -> Iterator[tuple[str, Any]]:
                 raise UnsupportedProblem(f"{where} is no JSON ({error}); give one object") from None
 
 
-def _plans(spec: Any, target: Target | None, epilogues: Sequence[str | None]) -> Iterator[Plan]:
+def _plans(
+    spec: Any, target: Target | None, epilogues: Sequence[str | None]
+) -> Iterator[Plan | RoundingKernel]:
     """Plan a product, for another target than it was planned for if one is named."""
     if isinstance(spec, Mapping) and "problem" in spec:
         spec = Plan.from_dict(dict(spec))
-    if isinstance(spec, Plan):
+    elif isinstance(spec, Mapping) and "quantize" in spec:
+        spec = RoundingKernel.from_dict(spec)
+    if isinstance(spec, RoundingKernel):
+        yield spec if target is None else replace(spec, target=target)
+    elif isinstance(spec, Plan):
         yield spec if target in (None, spec.target) else _planned_again(spec, target)
     elif isinstance(spec, Mapping):
         yield from _of_words(dict(spec), target, epilogues)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -216,7 +216,7 @@ def _planned(
     """Plan products; those of the default list that the device does not take are told apart."""
     if specs is not None:
         say("planning", 0, 1)
-        lines = [Line(_for(plan, here)) for plan in planned(specs, target, None)]
+        lines = [Line(_for(plan, here)) for plan in _products(specs, target)]
         if not lines:
             raise UnsupportedProblem(
                 "the list has no product to report on; give a JSON object in each line, or no list"
@@ -226,16 +226,21 @@ def _planned(
     for number, product in enumerate(PRODUCTS):
         say("planning", number, len(PRODUCTS))
         try:
-            lines += [Line(_for(plan, here)) for plan in planned([product], target, None)]
+            lines += [Line(_for(plan, here)) for plan in _products([product], target)]
         except UnsupportedProblem as error:
             refused.append(str(error).partition(": ")[2])
     say("planned", len(PRODUCTS), len(PRODUCTS))
     return lines, refused
 
 
+def _products(specs: Any, target: Target | None) -> Iterator[Plan]:
+    """Yield the plans of products; what rounds arrays is none."""
+    yield from (each for each in planned(specs, target, None) if isinstance(each, Plan))
+
+
 def _for(plan: Plan, here: Target) -> Plan:
     """Return a plan for the device at hand, which one of a file may not be."""
-    return plan if plan.target == here else next(iter(planned([plan], here, None)))
+    return plan if plan.target == here else next(_products([plan], here))
 
 
 def _measured(lines: Sequence[Line], device: Device, budget_ms: float, say: Progress) -> list[Line]:
