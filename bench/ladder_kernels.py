@@ -16,7 +16,6 @@ options that `Spec` switches off.
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, range_constexpr
@@ -26,6 +25,7 @@ from unigemm.backends.cute.kernels.device import GMEM, Divisor, select
 from unigemm.backends.cute_simt.geometry import Geometry
 from unigemm.backends.cute_simt.geometry_operands import BANK_VECTOR
 from unigemm.backends.cute_simt.kernels import host as simt
+from unigemm.backends.cute_simt.kernels.records import Arguments
 from unigemm.planning.config import Config
 from unigemm.problem.problem import Problem
 
@@ -282,22 +282,19 @@ def make_host(spec: Spec) -> Callable:
     return simt.make_host(spec, launch)
 
 
-def launch(
-    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
-) -> None:  # fmt: skip
+def launch(spec: Spec, of: Arguments) -> None:
     """Launch one of the ladder's own kernels."""
-    a, b, d, _ = addresses
-    m, n, k, l0, l1 = sizes
+    a, b, d, _ = of.addresses
+    m, n, k, l0, l1 = of.sizes
     smem = smem_bytes(spec.problem, spec.config)
     blocks = 2 if smem else 2048 // THREADS  # CTAs of an SM: what a thread loads takes a while
     tile_m, tile_n, _ = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     KERNELS[spec.config.schedule](
-        spec, a, b, d, m, n, k, a_steps, b_steps, d_steps,
+        spec, a, b, d, m, n, k, of.a_steps, of.b_steps, of.d_steps,
         Divisor(tiles_n), Divisor(tiles_m), Divisor(l0),
     ).launch(
-        grid=(tiles_m * tiles_n * l0 * l1, 1, 1), block=(THREADS, 1, 1), stream=stream,
+        grid=(tiles_m * tiles_n * l0 * l1, 1, 1), block=(THREADS, 1, 1), stream=of.stream,
         smem=smem, min_blocks_per_mp=blocks, preferred_smem_carveout=100 if smem else 0,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -326,7 +326,30 @@ def store_vector(
 Divisor = cute.FastDivmodDivisorV2  # made on the host, divides by multiplying in the kernel
 
 
-def raster(tiles_m: Int32, tiles_n: Int32, along_n: Int32, group: Int32) -> tuple:
+class Raster(NamedTuple):
+    """The order of tiles: sweeps along one index, some tiles of the other wide (a band).
+
+    Attributes
+    ----------
+    along_n
+        Whether tiles run along N first: 0 or 1.
+    bands
+        How many are as wide as they may be.
+    tiles, band_tiles
+        How many tiles a sweep of all has, and such a band.
+    wide, last_wide
+        Tiles across a band, and across the last one.
+    """
+
+    along_n: Int32
+    bands: Int32
+    tiles: Divisor
+    band_tiles: Divisor
+    wide: Divisor
+    last_wide: Divisor
+
+
+def raster(tiles_m: Int32, tiles_n: Int32, along_n: Int32, group: Int32) -> Raster:
     """Work out on the host what `tile_coordinates` divides by."""
     swap = along_n != 0
     swept = select(swap, tiles_n, tiles_m)
@@ -334,10 +357,10 @@ def raster(tiles_m: Int32, tiles_n: Int32, along_n: Int32, group: Int32) -> tupl
     bands = grouped // group  # whole ones
     left = cutlass.max(grouped - bands * group, Int32(1))
     divisors = (tiles_m * tiles_n, swept * group, group, left)
-    return (along_n, bands, *[Divisor(number) for number in divisors])
+    return Raster(along_n, bands, *[Divisor(number) for number in divisors])
 
 
-def tile_coordinates(index: Int32, raster: tuple) -> tuple[Int32, Int32, Int32]:
+def tile_coordinates(index: Int32, raster: Raster) -> tuple[Int32, Int32, Int32]:
     """Tile (m, n) of a running number, and the number of whole sweeps before it.
 
     Sweeps along one index of the tiles, `group` tiles of the other wide.

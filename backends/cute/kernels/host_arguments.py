@@ -1,11 +1,69 @@
 """The arguments of a host function, in the order in which `CuteBackend.bind` passes them."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["HostArguments", "grouped"]
+from cutlass import Int32, Int64
+
+__all__ = [
+    "Addresses",
+    "HostArguments",
+    "ResultSteps",
+    "Sizes",
+    "Steps",
+    "batch_offset",
+    "grouped",
+    "transposed",
+]
+
+
+class Addresses(NamedTuple):
+    """Where A, B, D and the workspace begin."""
+
+    a: Int64
+    b: Int64
+    d: Int64
+    workspace: Int64
+
+
+class Sizes(NamedTuple):
+    """M, N and K, and how many matrices there are along L0 and L1."""
+
+    m: Int32
+    n: Int32
+    k: Int32
+    l0: Int32
+    l1: Int32
+
+
+class Steps(NamedTuple):
+    """Elements between rows, between columns, and between matrices along L0 and L1."""
+
+    row: Int64
+    column: Int64
+    l0: Int64
+    l1: Int64
+
+
+class ResultSteps(NamedTuple):
+    """`Steps` of D; or those of partial sums, with the elements between parts of K."""
+
+    row: Int64
+    column: Int64
+    l0: Int64
+    l1: Int64
+    part: Int64 | None = None
+
+
+def transposed(steps: Steps) -> Steps:
+    """Return the steps of the transposed matrices."""
+    return Steps(steps.column, steps.row, steps.l0, steps.l1)
+
+
+def batch_offset(steps: Steps | ResultSteps, batch: tuple[Int32, Int32]) -> Int64:
+    """Return the elements from the start of a stack to one of its matrices, (L0, L1)."""
+    return Int64(batch[0]) * steps.l0 + Int64(batch[1]) * steps.l1
 
 
 class HostArguments(NamedTuple):
@@ -13,12 +71,10 @@ class HostArguments(NamedTuple):
 
     Attributes
     ----------
-    addresses
-        Of A, B, D and the workspace.
-    sizes
-        M, N, K and the two batch sizes L0 and L1.
+    addresses, sizes
+        See there.
     a_steps, b_steps, d_steps
-        Elements between neighbours: A by (M, K, L0, L1), B by (K, N, L0, L1), D by (M, N, L0, L1).
+        Rows and columns are M and K of A, K and N of B, M and N of D.
     parameters
         Parts of K, whether tiles run along N first, the raster's group, and the backend's own.
     more
@@ -27,11 +83,11 @@ class HostArguments(NamedTuple):
         Where to launch.
     """
 
-    addresses: tuple[Any, ...]
-    sizes: tuple[Any, ...]
-    a_steps: tuple[Any, ...]
-    b_steps: tuple[Any, ...]
-    d_steps: tuple[Any, ...]
+    addresses: Addresses
+    sizes: Sizes
+    a_steps: Steps
+    b_steps: Steps
+    d_steps: Steps
     parameters: tuple[Any, ...]
     more: tuple[Any, ...]
     stream: Any
@@ -39,10 +95,12 @@ class HostArguments(NamedTuple):
 
 def grouped(arguments: Sequence[Any], parameters: int) -> HostArguments:
     """Group the arguments of a host function; `parameters` says how many of these there are."""
-    groups, at = [], 0
-    for count in (4, 5, 4, 4, 4, parameters):
-        groups.append(tuple(arguments[at : at + count]))
-        at += count
-    addresses, sizes, a_steps, b_steps, d_steps, numbers = groups
-    more, stream = tuple(arguments[at:-1]), arguments[-1]
-    return HostArguments(addresses, sizes, a_steps, b_steps, d_steps, numbers, more, stream)
+    left = iter(arguments[:-1])
+
+    def take(count: int) -> list[Any]:
+        return [next(left) for _ in range(count)]
+
+    return HostArguments(
+        Addresses(*take(4)), Sizes(*take(5)), Steps(*take(4)), Steps(*take(4)), Steps(*take(4)),
+        tuple(take(parameters)), tuple(left), arguments[-1],
+    )  # fmt: skip

@@ -22,6 +22,7 @@ from .device import (
     write,
 )
 from .epilogue import Run, Site, finished
+from .host_arguments import ResultSteps, Steps
 from .scaling import scale_of, scale_sums
 
 REDUCE_THREADS_LOG = 7
@@ -196,16 +197,17 @@ def workspace_pitches(sums: type, m: Int32, n: Int32, batches: Int32) -> tuple[I
 
 
 def target_of_sums(
-    spec: Spec, parts: Int64, d: Int64, sizes: tuple, d_steps: tuple
-) -> tuple[Int64, tuple]:
+    spec: Spec, parts: Int64, d: Int64, sizes: tuple, d_steps: Steps
+) -> tuple[Int64, ResultSteps]:
     """Return where the main kernel writes, and its strides: D, or the parts in the workspace."""
     if not spec.split:
-        return d, d_steps
+        return d, ResultSteps(*d_steps)
     m, n, l0, l1 = sizes
     lines, line = (n, m) if spec.down else (m, n)
     row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
-    steps = (Int64(1), row_pitch) if spec.down else (row_pitch, Int64(1))
-    return parts, (*steps, row_pitch * lines, row_pitch * lines * l0, part_pitch)
+    row, column = (Int64(1), row_pitch) if spec.down else (row_pitch, Int64(1))
+    matrix = row_pitch * lines
+    return parts, ResultSteps(row, column, matrix, matrix * l0, part_pitch)
 
 
 def reduce_parts(

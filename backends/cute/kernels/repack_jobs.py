@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from cutlass import Int32, Int64
 
 from .device import Divisor
+from .host_arguments import Steps
 
-__all__ = ["Bands", "Job", "Lines", "Steps"]
+__all__ = ["Bands", "Job", "Lines"]
 
 
 class Lines(NamedTuple):
@@ -17,15 +18,6 @@ class Lines(NamedTuple):
     columns: Int32
     l0: Int32
     l1: Int32
-
-
-class Steps(NamedTuple):
-    """Elements of the source between rows, columns, and matrices along L0 and L1."""
-
-    row: Int64
-    column: Int64
-    l0: Int64
-    l1: Int64
 
 
 class Bands(NamedTuple):

@@ -24,6 +24,7 @@ from ..geometry import Geometry
 from ..schedules import WARP
 from ..work_split import part_bytes
 from .epilogue import Destination, store_results
+from .records import Thread
 from .tile_coords import first_rows, lane_column, lane_row
 
 __all__ = ["store_cluster"]
@@ -34,12 +35,12 @@ _IN_FLIGHT = 24  # vectors that a thread loads at once from the cluster's shared
 @cute.jit
 def store_cluster(
     spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, rank: Int32, to: Destination,
-    thread: tuple,
+    thread: Thread,
 ) -> None:  # fmt: skip
     """Add up a cluster's sums, and write this CTA's part of them.
 
-    `area` is the shared memory of the stages, which all of this CTA have left; `thread` is
-    (warp, lane). Producer warps may have ended: threads that have count as arrived.
+    `area` is the shared memory of the stages, which all of this CTA have left. Producer warps may
+    have ended: threads that have count as arrived.
     """
     geo, count = spec.geometry, const_expr(spec.config.cluster_k)
     warps, wide = const_expr(geo.threads // WARP), const_expr(geo.exchange_width)
@@ -79,8 +80,8 @@ def store_cluster(
 
 @cute.jit
 def add_cluster(
-    spec: cutlass.Constexpr, total: cute.Tensor, area: Int32, rank: Int32, part: tuple,
-    thread: tuple,
+    spec: cutlass.Constexpr, total: cute.Tensor, area: Int32, rank: Int32,
+    part: tuple[Int32, int], thread: Thread,
 ) -> None:  # fmt: skip
     """Add up all CTAs' vectors of this thread; `part` is this CTA's first vector, and all."""
     geo, count = spec.geometry, const_expr(spec.config.cluster_k)
@@ -146,7 +147,7 @@ def vector_coords(geo: Geometry, of_lane: tuple[Int32, Int32], index: Int32) -> 
 @cute.jit
 def store_elements(
     spec: cutlass.Constexpr, total: cute.Tensor, v: cutlass.Constexpr, index: Int32,
-    to: Destination, of_lane: tuple,
+    to: Destination, of_lane: tuple[Int32, Int32],
 ) -> None:  # fmt: skip
     """Write the totals `v` of a thread, elements that `transpose_in_warp` has brought.
 
@@ -172,7 +173,7 @@ def store_elements(
 @cute.jit
 def store_vectors(
     spec: cutlass.Constexpr, total: cute.Tensor, v: cutlass.Constexpr, index: Int32,
-    to: Destination, of_lane: tuple,
+    to: Destination, of_lane: tuple[Int32, Int32],
 ) -> None:  # fmt: skip
     """Write the totals `v` of a thread, a vector `index` of the lane that corresponds to it.
 

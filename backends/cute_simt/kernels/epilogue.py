@@ -32,6 +32,7 @@ from ...cute.kernels.device import elements, global_vector, read_parts, shared_v
 from ...cute.kernels.epilogue import Run, Site, finished
 from ...cute.kernels.reduction import as_fragment, store_total
 from ..schedules import WARP, patches_beside_stages
+from .records import Fused, Thread
 from .spec import Spec
 from .tile_coords import lane_column, lane_row
 
@@ -59,20 +60,20 @@ class Destination(NamedTuple):
     extents
         Rows and columns that there are.
     fused
-        What the epilogue of a call takes: see `cute.kernels.epilogue`; and the batch (L0, L1).
+        What the epilogue of a call takes; None where there is none.
     """
 
     address: Int64
     strides: tuple[Int64, Int64]
     origin: tuple[Int32, Int32]
     extents: tuple[Int32, Int32]
-    fused: tuple = ()
+    fused: Fused | None = None
 
 
 def store_results(
     spec: Spec, sums: list | cute.Tensor, address: Int64, place: tuple[Int32, Int32],
     existing: Int32 | None = None, stride: Int64 | int = 1, apart: int = 1, together: bool = True,
-    extents: tuple = (), fused: tuple = (), aligned: bool = False,
+    extents: tuple[Int32, ...] = (), fused: Fused | None = None, aligned: bool = False,
 ) -> None:  # fmt: skip
     """Convert sums of a row to the output's type, and store them.
 
@@ -144,7 +145,7 @@ def own_registers(sums: cute.Tensor, zero: Int32) -> cute.Tensor:
 @cute.jit
 def store_sums(
     spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, to: Destination,
-    warp: Int32, lane: Int32, begin: cutlass.Constexpr = None,
+    thread: Thread, begin: cutlass.Constexpr = None,
 ) -> None:  # fmt: skip
     """Write a CTA's accumulators; `patch` is this warp's.
 
@@ -153,6 +154,7 @@ def store_sums(
     geo = spec.geometry
     first_m, first_n = to.origin
     m, n = to.extents
+    warp, lane = thread
     corner = (
         first_m + warp // spec.config.warps[1] * geo.warp_tile[0],
         first_n + warp % spec.config.warps[1] * geo.warp_tile[1],
@@ -176,8 +178,9 @@ def store_sums(
 
 @cute.jit
 def store_runs(
-    spec: cutlass.Constexpr, sums: cute.Tensor, to: Destination, corner: tuple, lane: Int32
-) -> None:
+    spec: cutlass.Constexpr, sums: cute.Tensor, to: Destination, corner: tuple[Int32, Int32],
+    lane: Int32,
+) -> None:  # fmt: skip
     """Write a warp's accumulators straight from registers, a run at a time; all lie inside D.
 
     `corner` is the warp's first row and column.
@@ -201,7 +204,7 @@ def store_runs(
 @cute.jit
 def store_tile(
     spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, to: Destination,
-    corner: tuple, lane: Int32, begin: cutlass.Constexpr,
+    corner: tuple[Int32, Int32], lane: Int32, begin: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Write a warp's accumulators through its patch, wherever the tile lies; see `store_runs`."""
     geo = spec.geometry

@@ -10,12 +10,14 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...cute.kernels.device import Divisor, wait_with
+from ...cute.kernels.device import wait_with
+from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
 from ..schedules import WARP, is_cluster_split_k, is_tail
 from .cluster_split_k import store_cluster
 from .epilogue import Destination, own_registers, store_sums
 from .mainloop import loop_of
 from .producer import sources_of, unit_coords
+from .records import Bases, Extents, Fused, Grid, Inputs, Tail, Thread
 from .spec import stages_of, sync_consumers
 from .tail_split_k import destination_of_tail, store_with_tail, unit_of_tail
 
@@ -25,78 +27,64 @@ __all__ = ["gemm_kernel"]
 @cute.kernel
 def gemm_kernel(
     spec: cutlass.Constexpr,
-    a: Int64,
-    b: Int64,
-    d: Int64,
-    m: Int32,
-    n: Int32,
-    k: Int32,
-    a_strides: tuple,
-    b_strides: tuple,
-    d_strides: tuple,
-    k_tiles: Int32,
-    order: tuple,
-    split_k: Divisor,
-    l0: Divisor,
+    bases: Bases,
+    extents: Extents,
+    a_steps: Steps,
+    b_steps: Steps,
+    d_steps: ResultSteps,
+    grid: Grid,
     workspace: Int64,
-    tail: tuple,
+    tail: Tail,
     taken: tuple,
 ) -> None:
     """Compute one tile of D (of one part of K, of one batch) a CTA.
 
-    Strides are (row, column, L0, L1), and of partial sums the part's. A part has up to `k_tiles`
-    k_tiles; `order` is the raster of the tiles. With split-K `d` is the workspace. In a cluster
-    along K the CTA's rank is its part. For `tail` see `unit_of_tail`.
+    In a cluster along K the CTA's rank is its part.
     """
     geo, config = spec.geometry, spec.config
+    a, b, d = bases
+    m, n, k = extents
     tile_k = config.tile[2]
     thread, _, _ = cute.arch.thread_idx()
     block, _, rank = cute.arch.block_idx()
-    warp, lane = thread // WARP, thread % WARP
+    own = Thread(thread // WARP, thread % WARP)
 
     # -- which tile and which part
     index, part = Int32(block), Int32(rank) if const_expr(is_cluster_split_k(config)) else None
     if const_expr(is_tail(config)):
-        index, part, k_tiles = unit_of_tail(block, tail, k_tiles, (k + tile_k - 1) // tile_k)
-    rows, columns, (first_k, end_k, remaining), (i0, i1, part) = unit_coords(
-        spec, index, (m, n, k), k_tiles, order, split_k, l0, part
-    )
-    (first_m, within_a), (first_n, within_b) = rows, columns
+        index, part, k_tiles = unit_of_tail(block, tail, grid.k_tiles, (k + tile_k - 1) // tile_k)
+        grid = grid._replace(k_tiles=k_tiles)
+    unit = unit_coords(spec, index, extents, grid, part)
 
     # -- shared memory: (Stages) of A, then (Stages) of B; the epilogue's patches reuse all of it
     smem, shared = stages_of(spec)
-    source_a, source_b = sources_of(
-        spec, (a, b), (a_strides, b_strides), (first_m, first_n), (m, n), (i0, i1, first_k), thread
-    )
+    sources = sources_of(spec, Inputs((a, b), (a_steps, b_steps)), unit, extents, thread)
 
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
-        wait_with(*source_a.worked_out, *source_b.worked_out, remaining, within_a, within_b)
+        wait_with(*sources[0].worked_out, *sources[1].worked_out, unit.k.left, *unit.within)
         cute.arch.griddepcontrol_launch_dependents()
 
-    sums = loop_of(spec)(
-        spec, (source_a, source_b), shared, (warp, lane), (first_k, end_k), remaining,
-        (within_a, within_b),
-    )  # fmt: skip
+    sums = loop_of(spec)(spec, sources, shared, own, unit)
 
     # -- epilogue
-    patch = cute.recast_ptr(smem, dtype=spec.sums) + warp * (geo.lanes[0] * geo.patch_pitch)
+    patch = cute.recast_ptr(smem, dtype=spec.sums) + own.warp * (geo.lanes[0] * geo.patch_pitch)
     size = spec.output.width // 8
-    out = d + (Int64(i0) * d_strides[2] + Int64(i1) * d_strides[3]) * size
-    fused = (taken, (i0, i1))
-    to = Destination(out, (d_strides[0], d_strides[1]), (first_m, first_n), (m, n), fused)
+    out = d + batch_offset(d_steps, unit.batch) * size
+    steps = (d_steps.row, d_steps.column)
+    to = Destination(out, steps, unit.corner, (m, n), Fused(taken, unit.batch))
     with_tail = const_expr(is_tail(config) and spec.problem.epilogue is not None)
     if const_expr(is_tail(config) and not with_tail):
-        to = destination_of_tail(spec, workspace, block, tail[0], to)
+        to = destination_of_tail(spec, workspace, block, tail.whole, to)
     elif const_expr(spec.split):
-        to = to._replace(address=out + Int64(part) * d_strides[4] * size)
+        to = to._replace(address=out + Int64(unit.part) * d_steps.part * size)
     if const_expr(is_cluster_split_k(config)):
-        own = own_registers(sums, m >> 31)
+        kept = own_registers(sums, m >> 31)
         sync_consumers(spec)
-        store_cluster(spec, own, Int32(smem.toint()), part, to, (warp, lane))
+        store_cluster(spec, kept, Int32(smem.toint()), unit.part, to, own)
     elif const_expr(with_tail):
-        store_with_tail(spec, sums, patch, workspace, block, tail[0], to, warp, lane)
+        store_with_tail(spec, sums, patch, workspace, block, tail.whole, to, own)
     else:
-        store_sums(spec, sums, patch, to, warp, lane)
+        store_sums(spec, sums, patch, to, own)
 
 
 gemm_kernel.set_name_prefix("simt_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)

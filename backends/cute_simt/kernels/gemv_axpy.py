@@ -12,15 +12,13 @@ groups of warps (`slice_k`).
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-from typing import Any
+from typing import Any, NamedTuple
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from ...cute.kernels.device import (
-    Divisor,
     Spec,
     elements,
     global_vector,
@@ -30,15 +28,24 @@ from ...cute.kernels.device import (
     wait_with,
     write,
 )
+from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
 from ..geometry_gemv import axpy_lanes, few_rows_step, few_rows_threads
 from ..geometry_operands import BANK_VECTOR
 from ..schedules import WARP
 from .epilogue import store_results
-from .gemv_dot import WHOLE, iterations_of, start_kernel, unit_of_block
+from .gemv_dot import WHOLE, Grid, iterations_of, start_kernel, unit_of_block
+from .records import Arguments, Bases, Extents, Fused
 
 __all__ = ["axpy_kernel", "start"]
 
 TAIL_ROWS = 4  # in flight where K ends: each has an address of its own, and more would spill
+
+
+class RowSteps(NamedTuple):
+    """Bytes between the elements of A at neighbouring rows of B, and between those rows."""
+
+    of_a: Int64
+    of_b: Int64
 
 
 def read_factors(spec: Spec, address: Int64, step: Int64, rows: list, whole: bool) -> list:
@@ -64,14 +71,13 @@ def value_or_zero(value: Any, there: bool | cutlass.Boolean, dtype: type) -> Any
 
 @cute.jit
 def add_rows(
-    spec: cutlass.Constexpr, sums: cute.Tensor, factor: Int64, columns: tuple, steps: tuple,
-    left: Int32, count: cutlass.Constexpr, whole: cutlass.Constexpr,
+    spec: cutlass.Constexpr, sums: cute.Tensor, factor: Int64, columns: tuple[Int64, ...],
+    steps: RowSteps, left: Int32, count: cutlass.Constexpr, whole: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Add some rows of B, each times its element of A: `count` neighbours at each column.
 
-    `factor` is the address of the first of those elements, `steps` are the bytes between them and
-    between rows of B. Of rows that are not `whole`, `left` exist: the last one is read in place of
-    the others, and counts as zeros.
+    `factor` is the address of the first of those elements. Of rows that are not `whole`, `left`
+    exist: the last one is read in place of the others, and counts as zeros.
     """
     _, b_type = spec.inputs
     most = const_expr(spec.config.stages if whole else min(TAIL_ROWS, spec.config.stages))
@@ -79,9 +85,10 @@ def add_rows(
     if const_expr(not whole):
         rows = [Int64(cutlass.min(Int32(i), left - 1)) for i in rows]
     # All loads before the first product.
-    factors = read_factors(spec, factor, steps[0], rows, whole)
+    factors = read_factors(spec, factor, steps.of_a, rows, whole)
     loaded = [
-        [read(global_vector(x + steps[1] * i, b_type, count), count) for x in columns] for i in rows
+        [read(global_vector(x + steps.of_b * i, b_type, count), count) for x in columns]
+        for i in rows
     ]
     for i in range_constexpr(most):
         there = const_expr(True) if const_expr(whole) else i < left
@@ -93,8 +100,8 @@ def add_rows(
 
 @cute.jit
 def add_part(
-    spec: cutlass.Constexpr, sums: cute.Tensor, factor: Int64, columns: tuple, steps: tuple,
-    iterations: Int32, left: Int32, count: cutlass.Constexpr,
+    spec: cutlass.Constexpr, sums: cute.Tensor, factor: Int64, columns: tuple[Int64, ...],
+    steps: RowSteps, iterations: Int32, left: Int32, count: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Add the rows of this lane: those of whole iterations, then the `left` ones behind them."""
     a_step_bytes, b_step_bytes = (x * few_rows_step(spec.problem, spec.config) for x in steps)
@@ -104,36 +111,36 @@ def add_part(
         columns = tuple(x + b_step_bytes for x in columns)
     left = cutlass.min(left, spec.config.stages)
     for done in cutlass.range(0, left, TAIL_ROWS, unroll=1):
-        ahead = tuple(x + Int64(done) * steps[1] for x in columns)
+        ahead = tuple(x + Int64(done) * steps.of_b for x in columns)
         add_rows(
-            spec, sums, factor + Int64(done) * steps[0], ahead, steps, left - done, count, False
+            spec, sums, factor + Int64(done) * steps.of_a, ahead, steps, left - done, count, False
         )
 
 
 @cute.jit
 def store_columns(
-    spec: cutlass.Constexpr, sums: cute.Tensor, places: tuple, group: Int32, thread: Int32,
-    out: Int64, step: Int64, left: Int32, first: tuple, fused: tuple,
+    spec: cutlass.Constexpr, sums: cute.Tensor, offsets: tuple[Int32, ...], group: Int32,
+    thread: Int32, out: Int64, step: Int64, left: Int32, corner: tuple[Int32, Int32], fused: Fused,
 ) -> None:  # fmt: skip
     """Add up the sums of the same columns, and store the columns of the tile that exist.
 
-    `places` are the columns of this lane's vectors in the tile, `step` the bytes between elements
-    of D, of which `left` exist; `first` is the row and the first column of the tile.
+    `offsets` are the columns of this lane's vectors in the tile, `step` the bytes between elements
+    of D, of which `left` exist; `corner` is the row and the first column of the tile.
     """
     tile_n, threads = spec.config.tile[1], few_rows_threads(spec.config)
     lanes = axpy_lanes(spec.config)
     for i in range_constexpr(cute.size(sums)):
         for distance in (x for x in (8, 16) if x >= lanes):
             sums[i] += cute.arch.shuffle_sync_bfly(sums[i], distance, mask=WHOLE)
-    vector = const_expr(spec.config.thread[1] // len(places))
+    vector = const_expr(spec.config.thread[1] // len(offsets))
     stored = const_expr(min(vector, BANK_VECTOR * 8 // spec.sums.width))
     smem = cutlass.memory.SmemAllocator()
     layout = cute.make_layout(spec.config.slice_k * tile_n)
     area = smem.allocate_tensor(spec.sums, layout, BANK_VECTOR)
     if thread % WARP < lanes:
-        for j in range_constexpr(len(places)):
+        for j in range_constexpr(len(offsets)):
             for e in range_constexpr(0, vector, stored):
-                target = shared_vector(area.iterator, group * tile_n + places[j] + e, stored)
+                target = shared_vector(area.iterator, group * tile_n + offsets[j] + e, stored)
                 write(elements(sums, j * vector + e, stored), target)
     cute.arch.sync_threads()
     for i in range_constexpr(-(-tile_n // threads)):
@@ -143,50 +150,50 @@ def store_columns(
             for other in range_constexpr(1, spec.config.slice_k):
                 total = total + area[other * tile_n + column]
             store_results(
-                spec, [total], out + Int64(column) * step, (first[0], first[1] + column),
-                extents=(first[0] + 1, first[1] + left), fused=fused,
+                spec, [total], out + Int64(column) * step, (corner[0], corner[1] + column),
+                extents=(corner[0] + 1, corner[1] + left), fused=fused,
             )  # fmt: skip
 
 
 @cute.kernel
 def axpy_kernel(
-    spec: cutlass.Constexpr, a: Int64, b: Int64, out: Int64,
-    m: Int32, n: Int32, k: Int32,
-    a_steps: tuple, b_steps: tuple, out_steps: tuple,
-    tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor, taken: tuple,
+    spec: cutlass.Constexpr, bases: Bases, extents: Extents, a_steps: Steps, b_steps: Steps,
+    d_steps: ResultSteps, grid: Grid, taken: tuple,
 ) -> None:  # fmt: skip
     """Compute one row and one tile of columns, one part of K, a CTA."""
     config = spec.config
+    a, b, out = bases
+    _, n, k = extents
     tile_n, each, lanes = config.tile[1], config.thread[1], axpy_lanes(config)
     vector = const_expr(min(spec.problem.b.vector, each))
     a_size, b_size = (x.width // 8 for x in spec.inputs)
     thread, _, _ = cute.arch.thread_idx()
     lane, warp = thread % WARP, cute.arch.make_warp_uniform(thread // WARP)
     member, group = warp % config.warps[1], warp // config.warps[1]
-    row, tn, i0, i1, part = unit_of_block(tiles_m, tiles_n, split_k, l0)
+    row, tn, batch, part = unit_of_block(grid)
 
     # Of K: each lane of a column has as many neighbouring rows of B as are on their way at once.
     step = const_expr(few_rows_step(spec.problem, config))
     whole = k // step
-    first, iterations = iterations_of(whole, part, split_k)
+    first, iterations = iterations_of(whole, part, grid.split_k)
     own = group * (WARP // lanes) + lane // lanes
     at = first * step + own * config.stages
     left = Int32(0)
-    if part == split_k.divisor - 1:  # what is left of K, behind the last iteration
+    if part == grid.split_k.divisor - 1:  # what is left of K, behind the last iteration
         left = k - whole * step - own * config.stages
-    a_step = const_expr(1) if const_expr(spec.problem.a.major == "k") else a_steps[1]
-    steps = (Int64(a_step) * a_size, b_steps[0] * b_size)
-    from_a = a + (Int64(i0) * a_steps[2] + Int64(i1) * a_steps[3]) * a_size
-    from_b = b + (Int64(i0) * b_steps[2] + Int64(i1) * b_steps[3]) * b_size
-    factor = pinned(from_a + Int64(row) * a_steps[0] * a_size + Int64(at) * steps[0])
-    line = from_b + Int64(at) * steps[1]
+    a_step = const_expr(1) if const_expr(spec.problem.a.major == "k") else a_steps.column
+    steps = RowSteps(Int64(a_step) * a_size, b_steps.row * b_size)
+    from_a = a + batch_offset(a_steps, batch) * a_size
+    from_b = b + batch_offset(b_steps, batch) * b_size
+    factor = pinned(from_a + Int64(row) * a_steps.row * a_size + Int64(at) * steps.of_a)
+    line = from_b + Int64(at) * steps.of_b
     # Of N: vectors of neighbouring lanes are neighbours. Columns that do not exist repeat the last,
     # and are not stored.
     of_warp = member * (lanes * each)
-    places = tuple(of_warp + (j * lanes + lane % lanes) * vector for j in range(each // vector))
+    offsets = tuple(of_warp + (j * lanes + lane % lanes) * vector for j in range(each // vector))
     column = tn * tile_n
     columns = tuple(
-        pinned(line + Int64(cutlass.min(column + x, n - vector)) * b_size) for x in places
+        pinned(line + Int64(cutlass.min(column + x, n - vector)) * b_size) for x in offsets
     )
     sums = cute.make_rmem_tensor(each, spec.sums)
     sums.fill(0.0)
@@ -198,28 +205,23 @@ def axpy_kernel(
     else:  # a vector of this warp ends behind N
         singles = tuple(
             line + Int64(cutlass.min(column + x + e, n - 1)) * b_size
-            for x in places for e in range(vector)
+            for x in offsets for e in range(vector)
         )  # fmt: skip
         add_part(spec, sums, factor, singles, steps, iterations, left, 1)
     size = spec.output.width // 8
-    out += (Int64(i0) * out_steps[2] + Int64(i1) * out_steps[3]) * size
-    out += (Int64(row) * out_steps[0] + Int64(column) * out_steps[1]) * size
+    out += batch_offset(d_steps, batch) * size
+    out += (Int64(row) * d_steps.row + Int64(column) * d_steps.column) * size
     if const_expr(spec.split):
-        out += Int64(part) * out_steps[4] * size
+        out += Int64(part) * d_steps.part * size
     store_columns(
-        spec, sums, places, group, thread, out, out_steps[1] * size, n - column, (row, column),
-        (taken, (i0, i1)),
+        spec, sums, offsets, group, thread, out, d_steps.column * size, n - column, (row, column),
+        Fused(taken, batch),
     )  # fmt: skip
 
 
-def start(
-    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
-) -> None:  # fmt: skip
+def start(spec: Spec, of: Arguments) -> None:
     """Launch the product."""
-    start_kernel(
-        axpy_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, parameters[0], stream, taken
-    )
+    start_kernel(axpy_kernel, spec, of)
 
 
 axpy_kernel.set_name_prefix("simt_axpy", remove_cutlass_symbol=True, keep_mangled_name=False)

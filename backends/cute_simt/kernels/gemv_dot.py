@@ -17,7 +17,6 @@ Rows and columns that do not exist repeat the last one, and are not stored.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
@@ -33,6 +32,7 @@ from ...cute.kernels.device import (
     select,
     wait_with,
 )
+from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
 from ...cute.kernels.reduction import reduce_parts, target_of_sums
 from ..geometry_gemv import (
     dot_unroll,
@@ -45,20 +45,32 @@ from ..geometry_gemv import (
 )
 from ..schedules import WARP
 from .epilogue import store_results
+from .records import Arguments, Bases, Batch, Extents, Fused
 
-__all__ = ["WHOLE", "dot_kernel", "iterations_of", "start", "start_kernel", "unit_of_block"]
+__all__ = [
+    "WHOLE", "Grid", "dot_kernel", "iterations_of", "start", "start_kernel", "unit_of_block",
+]  # fmt: skip
 
 WHOLE = 0xFFFFFFFF  # all lanes of a warp
 
 
-def unit_of_block(tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor) -> tuple:
-    """Return the tile (m, n) of this CTA, its batch (l0, l1), and its part of K."""
+class Grid(NamedTuple):
+    """How CTAs are counted: tiles along M and along N, parts of K, the stack's inner extent."""
+
+    tiles_m: Divisor
+    tiles_n: Divisor
+    split_k: Divisor
+    l0: Divisor
+
+
+def unit_of_block(grid: Grid) -> tuple[Int32, Int32, Batch, Int32]:
+    """Return the tile (m, n) of this CTA, its batch, and its part of K."""
     block, _, _ = cute.arch.block_idx()
-    rest, tn = divmod(block, tiles_n)
-    rest, tm = divmod(rest, tiles_m)
-    batch, part = divmod(rest, split_k)
-    i1, i0 = divmod(batch, l0)
-    return tm, tn, i0, i1, part
+    rest, tn = divmod(block, grid.tiles_n)
+    rest, tm = divmod(rest, grid.tiles_m)
+    batch, part = divmod(rest, grid.split_k)
+    i1, i0 = divmod(batch, grid.l0)
+    return tm, tn, Batch(i0, i1), part
 
 
 def iterations_of(whole: Int32, part: Int32, split_k: Divisor) -> tuple[Int32, Int32]:
@@ -81,21 +93,21 @@ class Rows(NamedTuple):
         Bytes from one K to the next.
     """
 
-    at: tuple
+    at: tuple[Int64, ...]
     wide: int
     k_bytes: Int64
 
 
-def rows_of(spec: Spec, from_a: Int64, row: Int32, m: Int32, steps: tuple) -> Rows:
+def rows_of(spec: Spec, from_a: Int64, row: Int32, m: Int32, steps: Steps) -> Rows:
     """Return the rows of a tile that begins at `row`; those that do not exist repeat the last.
 
     Rows side by side are read as vectors: M is a multiple of their length.
     """
     tile_m, size = spec.config.tile[0], spec.problem.a.dtype.itemsize
     wide = few_rows_wide(spec.problem, tile_m)
-    row_bytes, k_bytes = steps[0] * size, Int64(size)
+    row_bytes, k_bytes = steps.row * size, Int64(size)
     if spec.problem.a.major == "m":
-        row_bytes, k_bytes = Int64(size), steps[1] * size
+        row_bytes, k_bytes = Int64(size), steps.column * size
     firsts = [cutlass.min(row + i, m - wide) for i in range(0, tile_m, wide)]
     return Rows(tuple(pinned(from_a + Int64(first) * row_bytes) for first in firsts), wide, k_bytes)
 
@@ -117,8 +129,8 @@ def load_column(rows: Rows, at: Int64, dtype: type) -> list:
 
 @cute.jit
 def add_products(
-    spec: cutlass.Constexpr, sums: cute.Tensor, rows: Rows, columns: tuple, at: Int64,
-    count: cutlass.Constexpr,
+    spec: cutlass.Constexpr, sums: cute.Tensor, rows: Rows,
+    columns: tuple[Int64, ...], at: Int64, count: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Add `count` neighbours along K of each row of A times each column of B."""
     b_type = spec.inputs[1]
@@ -134,7 +146,7 @@ def add_products(
                 sums[i * len(columns) + j] += left[i] * right[j]
 
 
-def add_lanes(sums: cute.Tensor, lane: Int32) -> tuple:
+def add_lanes(sums: cute.Tensor, lane: Int32) -> tuple[list, Int32]:
     """Add up over the lanes; return the totals that this lane has then, and which the first is.
 
     At each step a lane gives half of its sums away and adds what it gets to the other half, as long
@@ -180,13 +192,13 @@ def add_groups(
 
 @cute.kernel
 def dot_kernel(
-    spec: cutlass.Constexpr, a: Int64, b: Int64, out: Int64,
-    m: Int32, n: Int32, k: Int32,
-    a_steps: tuple, b_steps: tuple, out_steps: tuple,
-    tiles_m: Divisor, tiles_n: Divisor, split_k: Divisor, l0: Divisor, taken: tuple,
+    spec: cutlass.Constexpr, bases: Bases, extents: Extents, a_steps: Steps, b_steps: Steps,
+    d_steps: ResultSteps, grid: Grid, taken: tuple,
 ) -> None:  # fmt: skip
     """Compute one tile, one part of K, a CTA."""
     config = spec.config
+    a, b, out = bases
+    m, n, k = extents
     tile_m, tile_n, _ = config.tile
     each = const_expr(tile_n // config.warps[1])
     vector = const_expr(few_rows_vector(spec.problem))
@@ -195,19 +207,19 @@ def dot_kernel(
     lane, warp = thread % WARP, cute.arch.make_warp_uniform(thread // WARP)
     member, group = warp % config.warps[1], warp // config.warps[1]
 
-    tm, tn, i0, i1, part = unit_of_block(tiles_m, tiles_n, split_k, l0)
+    tm, tn, batch, part = unit_of_block(grid)
     row, column = tm * tile_m, tn * tile_n + member * each
 
     step = const_expr(few_rows_step(spec.problem, config))
     whole = k // step
-    first, iterations = iterations_of(whole, part, split_k)
+    first, iterations = iterations_of(whole, part, grid.split_k)
     at = pinned(Int64(first) * step + (group * WARP + lane) * vector)
     # Rows and columns that do not exist repeat the last one; they are not stored.
-    from_a = a + (Int64(i0) * a_steps[2] + Int64(i1) * a_steps[3]) * a_size
-    from_b = b + (Int64(i0) * b_steps[2] + Int64(i1) * b_steps[3]) * b_size
+    from_a = a + batch_offset(a_steps, batch) * a_size
+    from_b = b + batch_offset(b_steps, batch) * b_size
     rows = rows_of(spec, from_a, row, m, a_steps)
     columns = tuple(
-        pinned(from_b + Int64(cutlass.min(column + j, n - 1)) * b_steps[1] * b_size)
+        pinned(from_b + Int64(cutlass.min(column + j, n - 1)) * b_steps.column * b_size)
         for j in range(each)
     )
     sums = cute.make_rmem_tensor(tile_m * each, spec.sums)
@@ -220,7 +232,7 @@ def dot_kernel(
     for _ in cutlass.range(iterations, unroll=dot_unroll(config)):
         add_products(spec, sums, rows, columns, at, vector)
         at += step
-    if part == split_k.divisor - 1:  # the rest of K, by elements
+    if part == grid.split_k.divisor - 1:  # the rest of K, by elements
         at = Int64(whole) * step + group * WARP + lane
         for _ in cutlass.range(vector, unroll=1):
             if at < k:
@@ -232,49 +244,44 @@ def dot_kernel(
         values = add_groups(spec, values, index, count, group, member)
     if group == 0 and lane % max(1, WARP // count) == 0:
         size = spec.output.width // 8
-        out += (Int64(i0) * out_steps[2] + Int64(i1) * out_steps[3]) * size
+        out += batch_offset(d_steps, batch) * size
         if const_expr(spec.split):
-            out += Int64(part) * out_steps[4] * size
+            out += Int64(part) * d_steps.part * size
         for v in range_constexpr(len(values)):
             i, j = row + (index + v) // each, column + (index + v) % each
             if i < m and j < n:
-                where = Int64(i) * out_steps[0] + Int64(j) * out_steps[1]
+                where = Int64(i) * d_steps.row + Int64(j) * d_steps.column
                 store_results(
                     spec, [values[v]], out + where * size, (i, j), extents=(m, n),
-                    fused=(taken, (i0, i1)),
+                    fused=Fused(taken, batch),
                 )  # fmt: skip
 
 
-def start_kernel(
-    kernel: Callable, spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple,
-    d_steps: tuple, split_k: Int32, stream: cuda.CUstream, taken: tuple = (),
-) -> None:  # fmt: skip
+def start_kernel(kernel: Callable, spec: Spec, of: Arguments) -> None:
     """Launch a kernel for few rows, and the sum of its parts."""
-    a, b, d, workspace = addresses
-    m, n, k, l0, l1 = sizes
+    a, b, d, workspace = of.addresses
+    m, n, k, l0, l1 = of.sizes
+    split_k = of.parameters.split_k
     tile_m, tile_n, _ = spec.config.tile
-    out, steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
+    out, steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), of.d_steps)
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     kernel(
-        spec, a, b, out, m, n, k, a_steps, b_steps, steps,
-        Divisor(tiles_m), Divisor(tiles_n), Divisor(split_k), Divisor(l0), taken,
+        spec, Bases(a, b, out), Extents(m, n, k), of.a_steps, of.b_steps, steps,
+        Grid(Divisor(tiles_m), Divisor(tiles_n), Divisor(split_k), Divisor(l0)), of.taken,
     ).launch(
         grid=(tiles_m * tiles_n * split_k * l0 * l1, 1, 1),
-        block=(few_rows_threads(spec.config), 1, 1), stream=stream, use_pdl=spec.overlap,
+        block=(few_rows_threads(spec.config), 1, 1), stream=of.stream, use_pdl=spec.overlap,
         min_blocks_per_mp=few_rows_blocks(spec.config),
         preferred_smem_carveout=few_rows_carveout(spec.problem, spec.config, spec.smem_per_sm),
     )  # fmt: skip
-    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, (), stream, taken)
+    reduce_parts(
+        spec, workspace, d, (m, n, l0, l1), of.d_steps, split_k, (), of.stream, of.taken
+    )  # fmt: skip
 
 
-def start(
-    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
-) -> None:  # fmt: skip
+def start(spec: Spec, of: Arguments) -> None:
     """Launch the product."""
-    start_kernel(
-        dot_kernel, spec, addresses, sizes, a_steps, b_steps, d_steps, parameters[0], stream, taken
-    )
+    start_kernel(dot_kernel, spec, of)
 
 
 dot_kernel.set_name_prefix("simt_dot", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -6,47 +6,68 @@ copied and what is stored ends with the group.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-import cuda.bindings.driver as cuda
+from typing import NamedTuple
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from ...cute.kernels.device import raster, tile_coordinates
+from ...cute.kernels.device import Raster, raster, tile_coordinates
 from ...cute.kernels.grouped import EXHAUSTED, clear_rest, find_unit, fresh_walk, group_range, moved
+from ...cute.kernels.host_arguments import Steps
 from ..geometry import launched_smem
 from ..schedules import WARP
 from .epilogue import Destination, store_sums
 from .mainloop import loop_of
 from .producer import sources_of
+from .records import (
+    Arguments,
+    Bases,
+    Batch,
+    Extents,
+    Fused,
+    Inputs,
+    KRange,
+    Outputs,
+    Stages,
+    Thread,
+    Unit,
+)
 from .spec import Spec, stages_of
 from .tile_coords import tile_origin
 
 __all__ = ["start"]
 
 
-def start(
-    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, stream: cuda.CUstream, taken: tuple, offsets: tuple,
-) -> None:  # fmt: skip
+class Group(NamedTuple):
+    """Which group, and where along M, N or K it begins and ends."""
+
+    index: Int32
+    begin: Int32
+    end: Int32
+
+
+def start(spec: Spec, of: Arguments) -> None:
     """Launch a CTA for each tile that there may be."""
-    a, b, d, _ = addresses
-    m, n, k, l0, _ = sizes
-    _, along_n, band, _ = parameters
+    a, b, d, _ = of.addresses
+    m, n, k, l0, _ = of.sizes
+    _, along_n, band, _ = of.parameters
     geo, kind = spec.geometry, spec.problem.groups
     tile_m, tile_n, _ = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     total, across = {"m": (m, tiles_n), "n": (n, tiles_m), "k": (k, Int32(0))}[kind.along]
-    groups = (*offsets, l0, total, across, band)
+    groups = (*of.offsets, l0, total, across, band)
     order = raster(tiles_m, tiles_n, along_n, band)
     ctas = tiles_m * tiles_n * l0
     if const_expr(kind.along != "k" and not kind.stacked):
         tile = const_expr(tile_m if kind.along == "m" else tile_n)
         ctas = (total + l0 * (tile - 1)) // tile * across
     grouped_kernel(
-        spec, a, b, d, (m, n, k), a_steps, b_steps, d_steps, groups, order, taken
+        spec, Bases(a, b, d), Extents(m, n, k), of.a_steps, of.b_steps, of.d_steps, groups, order,
+        of.taken,
     ).launch(
         grid=(ctas, 1, 1), block=(geo.threads, 1, 1),
-        smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
+        smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=of.stream,
         min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
     )  # fmt: skip
 
@@ -54,22 +75,20 @@ def start(
 @cute.kernel
 def grouped_kernel(
     spec: cutlass.Constexpr,
-    a: Int64,
-    b: Int64,
-    d: Int64,
-    sizes: tuple,
-    a_strides: tuple,
-    b_strides: tuple,
-    d_strides: tuple,
+    bases: Bases,
+    extents: Extents,
+    a_steps: Steps,
+    b_steps: Steps,
+    d_steps: Steps,
     groups: tuple,
-    order: tuple,
+    order: Raster,
     taken: tuple,
 ) -> None:
     """Compute one tile of one group, then a share of what no group has."""
     kind = spec.problem.groups
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    shared = stages_of(spec)
+    smem, shared = stages_of(spec)
     if const_expr(spec.overlap):  # the kernel before may write the offsets
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
@@ -83,47 +102,48 @@ def grouped_kernel(
         if const_expr(kind.along == "n"):
             tm, tn = tn, tm
     if unit != EXHAUSTED:
-        strides = (a_strides, b_strides, d_strides)
-        of_group = (group, begin, end)
-        compute(spec, (a, b, d), sizes, strides, (tm, tn), of_group, shared, taken, thread)
+        inputs = Inputs((bases.a, bases.b), (a_steps, b_steps))
+        outputs = Outputs(bases.d, d_steps, taken)
+        of_group = Group(group, begin, end)
+        compute(spec, inputs, outputs, extents, (tm, tn), of_group, smem, shared, thread)
     if const_expr(kind.along != "k"):
         warps = (thread // WARP, spec.geometry.threads // WARP)
-        clear_rest(spec.problem, d, d_strides, sizes[:2], taken, groups, walk, warps)
+        rows_columns = (extents.m, extents.n)
+        clear_rest(spec.problem, bases.d, d_steps, rows_columns, taken, groups, walk, warps)
 
 
 @cute.jit
 def compute(
-    spec: cutlass.Constexpr, addresses: tuple, sizes: tuple, strides: tuple, tile: tuple,
-    of_group: tuple, shared: tuple, taken: tuple, thread: Int32,
+    spec: cutlass.Constexpr, inputs: Inputs, outputs: Outputs, extents: Extents,
+    tile: tuple[Int32, Int32], of_group: Group, smem: cute.Pointer, shared: Stages, thread: Int32,
 ) -> None:  # fmt: skip
     """Compute a tile of a group, which begins and ends somewhere along M, N or K."""
     geo, kind = spec.geometry, spec.problem.groups
-    a, b, d = addresses
-    a_strides, b_strides, d_strides = strides
+    (a, b), (a_steps, b_steps) = inputs
+    d, d_steps, taken, _ = outputs
     group, begin, end = of_group
-    smem, stages = shared
     zero = Int32(0)
-    own = [end - begin if const_expr(kind.along == x) else sizes[i] for i, x in enumerate("mnk")]
+    own = [end - begin if const_expr(kind.along == x) else extents[i] for i, x in enumerate("mnk")]
     m, n, k = own
     at = [begin if const_expr(kind.along == x) else zero for x in "mnk"]
     size_a, size_b, size_d = geo.a.dtype.itemsize, geo.b.dtype.itemsize, spec.output.width // 8
     # Groups of a stack begin at 0.
-    a += (Int64(at[0]) * a_strides[0] + Int64(at[2]) * a_strides[1]) * size_a
-    b += (Int64(at[2]) * b_strides[0] + Int64(at[1]) * b_strides[1]) * size_b
-    out = d + (Int64(at[0]) * d_strides[0] + Int64(at[1]) * d_strides[1]) * size_d
-    out += Int64(group) * d_strides[2] * size_d
-    warp, lane = thread // WARP, thread % WARP
-    first_m, within_a = tile_origin(geo.a, tile[0] * geo.a.extent, m, 1)
-    first_n, within_b = tile_origin(geo.b, tile[1] * geo.b.extent, n, geo.column_step)
-    sources = sources_of(
-        spec, (a, b), (a_strides, b_strides), (first_m, first_n), (m, n), (group, zero, zero),
-        thread,
+    a += (Int64(at[0]) * a_steps.row + Int64(at[2]) * a_steps.column) * size_a
+    b += (Int64(at[2]) * b_steps.row + Int64(at[1]) * b_steps.column) * size_b
+    out = d + (Int64(at[0]) * d_steps.row + Int64(at[1]) * d_steps.column) * size_d
+    out += Int64(group) * d_steps.l0 * size_d
+    lane = Thread(thread // WARP, thread % WARP)
+    unit = Unit(
+        tile_origin(geo.a, tile[0] * geo.a.extent, m, 1),
+        tile_origin(geo.b, tile[1] * geo.b.extent, n, geo.column_step),
+        KRange(zero, k, k), Batch(group, zero), zero,
     )  # fmt: skip
-    sums = loop_of(spec)(spec, sources, stages, (warp, lane), (zero, k), k, (within_a, within_b))
-    patch = cute.recast_ptr(smem, dtype=spec.sums) + warp * (geo.lanes[0] * geo.patch_pitch)
-    fused = (moved(spec.problem, taken, (at[0], at[1])), (group, zero))
-    to = Destination(out, (d_strides[0], d_strides[1]), (first_m, first_n), (m, n), fused)
-    store_sums(spec, sums, patch, to, warp, lane)
+    sources = sources_of(spec, Inputs((a, b), inputs.steps), unit, Extents(m, n, k), thread)
+    sums = loop_of(spec)(spec, sources, shared, lane, unit)
+    patch = cute.recast_ptr(smem, dtype=spec.sums) + lane.warp * (geo.lanes[0] * geo.patch_pitch)
+    fused = Fused(moved(spec.problem, taken, (at[0], at[1])), unit.batch)
+    to = Destination(out, (d_steps.row, d_steps.column), unit.corner, (m, n), fused)
+    store_sums(spec, sums, patch, to, lane)
 
 
 grouped_kernel.set_name_prefix("simt_grouped", remove_cutlass_symbol=True, keep_mangled_name=False)

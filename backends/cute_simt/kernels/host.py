@@ -20,7 +20,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr
@@ -31,7 +30,7 @@ from ...cute.kernels import device
 from ...cute.kernels.device import Divisor, raster
 from ...cute.kernels.epilogue import arguments_of, parted
 from ...cute.kernels.grouped import arguments_of_groups, of_groups
-from ...cute.kernels.host_arguments import grouped
+from ...cute.kernels.host_arguments import Addresses, grouped
 from ...cute.kernels.reduction import reduce_parts, target_of_sums
 from ...cute.kernels.totals import with_totals
 from ..geometry import launched_smem
@@ -50,69 +49,66 @@ from . import grouped as grouped_tiles
 from .gemm import gemm_kernel
 from .persistent import persistent_kernel
 from .prepack import start_repacked
+from .records import Arguments, Bases, Extents, Grid, Parameters, Tail
 from .remainder import start_with_remainders
 from .spec import Spec
 from .tail_split_k import add_tail
 
 __all__ = ["Spec", "example_arguments", "make_host", "start"]
 
-_PARAMETERS = 4  # parts of K, tiles along N first, group of the raster, SMs
+_PARAMETERS = len(Parameters._fields)
 
 
-def start(
-    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
-) -> None:  # fmt: skip
+def start(spec: Spec, of: Arguments) -> None:
     """Launch the product of tiles (but for stream-K), and the sum of its parts."""
-    a, b, d, workspace = addresses
-    m, n, k, l0, l1 = sizes
-    split_k, along_n, group, sm_count = parameters
+    a, b, d, workspace = of.addresses
+    m, n, k, l0, l1 = of.sizes
+    split_k, along_n, band, sms = of.parameters
     geo = spec.geometry
     tile_m, tile_n, tile_k = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     parts, together = split_k * spec.config.cluster_k, spec.config.cluster_k
     k_tiles = ((k + tile_k - 1) // tile_k + parts - 1) // parts
-    out, out_steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), d_steps)
-    order = raster(tiles_m, tiles_n, along_n, group)
+    out, out_steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), of.d_steps)
+    order = raster(tiles_m, tiles_n, along_n, band)
     tiles = tiles_m * tiles_n * l0 * l1
     units, whole = tiles * split_k, Int32(0)
     if const_expr(is_tail(spec.config)):
-        whole = tiles_before_tail(tiles, sm_count * spec.config.occupancy)
+        whole = tiles_before_tail(tiles, sms * spec.config.occupancy)
         units = whole + (tiles - whole) * split_k
-    tail = (whole, Divisor(tiles - whole))
+    tail = Tail(whole, Divisor(tiles - whole))
+    extents, grid = Extents(m, n, k), Grid(k_tiles, order, Divisor(split_k), Divisor(l0))
     ctas = units
     if const_expr(is_persistent(spec.config)):
-        ctas = cutlass.min(units, sm_count * spec.config.occupancy)
+        ctas = cutlass.min(units, sms * spec.config.occupancy)
     if const_expr(is_warp_specialized(spec.config)):
-        warp_specialized.launch(
-            spec, (a, b, out, workspace), sizes, (a_steps, b_steps), out_steps,
-            (k_tiles, order, split_k, units, ctas, tail), stream, taken,
-        )  # fmt: skip
+        work = warp_specialized.Work(extents, grid, tail)
+        warp_specialized.launch(spec, of, out, out_steps, work, units, ctas)
     elif const_expr(is_persistent(spec.config)):
         persistent_kernel(
-            spec, a, b, out, (m, n, k), a_steps, b_steps, out_steps, k_tiles, order,
-            Divisor(split_k), Divisor(l0), units, ctas, taken,
+            spec, Bases(a, b, out), extents, of.a_steps, of.b_steps, out_steps, grid, units, ctas,
+            of.taken,
         ).launch(
             grid=(ctas, 1, 1), block=(geo.threads, 1, 1),
-            smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
+            smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=of.stream,
             min_blocks_per_mp=min(geo.min_blocks, spec.config.occupancy),
             preferred_smem_carveout=100, use_pdl=spec.overlap,
         )  # fmt: skip
     else:
         gemm_kernel(
-            spec, a, b, out, m, n, k, a_steps, b_steps, out_steps, k_tiles, order,
-            Divisor(split_k), Divisor(l0), workspace, tail, taken,
+            spec, Bases(a, b, out), extents, of.a_steps, of.b_steps, out_steps, grid, workspace,
+            tail, of.taken,
         ).launch(
             grid=(units, 1, together), block=(geo.threads, 1, 1),
             cluster=(1, 1, together) if const_expr(is_cluster_split_k(spec.config)) else None,
-            smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
+            smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=of.stream,
             min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
         )  # fmt: skip
     if const_expr(is_tail(spec.config)):
-        add_tail(
-            spec, (workspace, d), (m, n), d_steps, order, Divisor(l0), tail, split_k, stream, taken
-        )
-    reduce_parts(spec, workspace, d, (m, n, l0, l1), d_steps, split_k, (), stream, taken)
+        add_tail(spec, of, grid, tail)
+    reduce_parts(
+        spec, workspace, d, (m, n, l0, l1), of.d_steps, split_k, (), of.stream, of.taken
+    )  # fmt: skip
 
 
 def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
@@ -138,9 +134,13 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
         groups = of_groups(spec.problem, of.more)[1:]
 
         def product(spec: Spec, addresses: tuple, taken: tuple) -> None:
+            steps = (of.a_steps, of.b_steps, of.d_steps)
             launch(
-                spec, addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
-                of.stream, taken, *groups,
+                spec,
+                Arguments(
+                    Addresses(*addresses), of.sizes, *steps, Parameters(*of.parameters), of.stream,
+                    taken, *groups,
+                ),
             )  # fmt: skip
 
         with_totals(product, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, *groups)

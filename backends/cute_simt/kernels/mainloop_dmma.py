@@ -31,13 +31,16 @@ from ..geometry import Geometry
 from ..geometry_operands import OperandTile
 from ..schedules import DMMA_K, FRAGMENT_K, FRAGMENT_ROWS
 from .producer import start_all, start_k_tile, start_prologue
+from .records import Stages, Thread, Unit
 from .spec import stage_at
 
 #: Fragments of four K that an instruction takes.
 FRAGMENTS = DMMA_K // FRAGMENT_K
 
 
-def first_offsets(geo: Geometry, config: Config, warp: Int32, lane: Int32) -> tuple:
+def first_offsets(
+    geo: Geometry, config: Config, warp: Int32, lane: Int32
+) -> tuple[list[Int32], list[Int32]]:
     """Return the offsets at which a lane begins to read of A and of B, for each four K."""
     warp_m, warp_n = warp // config.warps[1], warp % config.warps[1]
     return (
@@ -57,20 +60,18 @@ def _offsets(tile: OperandTile, first: Int32, lane: Int32) -> list[Int32]:
 
 @cute.jit
 def sum_k_tiles(
-    spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: tuple, thread: tuple,
-    ends: tuple, remaining: Int32, within: tuple, meanwhile: cutlass.Constexpr = None,
+    spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: Stages, thread: Thread,
+    unit: Unit, meanwhile: cutlass.Constexpr = None,
 ) -> cute.Tensor:  # fmt: skip
-    """Return the sums of the products between two `ends` of K; see `mainloop_fma.sum_k_tiles`."""
-    geo, config = spec.geometry, spec.config
+    """Return the accumulators of a work unit; see `mainloop_fma.sum_k_tiles`."""
+    geo, config, within = spec.geometry, spec.config, unit.within
     stages, tile_k = config.stages, config.tile[2]
     steps = tile_k // DMMA_K
     held = cute.make_rmem_tensor(1, Int16)  # copies need none: all are asynchronous
     firsts = first_offsets(geo, config, *thread)
 
     # -- prologue
-    offset_a, offset_b, remaining = start_prologue(
-        spec, sources, shared, remaining, within, (held, held)
-    )
+    offset_a, offset_b, remaining = start_prologue(spec, sources, shared, unit, (held, held))
     if const_expr(meanwhile is not None):
         meanwhile()
     row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
@@ -80,12 +81,12 @@ def sum_k_tiles(
     right = cute.make_rmem_tensor(FRAGMENTS * geo.warp_tile[1] // FRAGMENT_ROWS, Float64)
     cute.arch.cp_async_wait_group(stages - 2)
     cute.arch.sync_threads()
-    hold(left, fragments(geo.a, shared[0], firsts[0][:FRAGMENTS], geo.warp_tile[0]))
-    hold(right, fragments(geo.b, shared[1], firsts[1][:FRAGMENTS], geo.warp_tile[1]))
+    hold(left, fragments(geo.a, shared.a, firsts[0][:FRAGMENTS], geo.warp_tile[0]))
+    hold(right, fragments(geo.b, shared.b, firsts[1][:FRAGMENTS], geo.warp_tile[1]))
 
     # -- main loop
     reading, writing = Int32(0), Int32(stages - 1)
-    k_tiles = (ends[1] - ends[0] + tile_k - 1) // tile_k
+    k_tiles = (unit.k.end - unit.k.first + tile_k - 1) // tile_k
     for k_tile in cutlass.range(k_tiles, unroll=1):
         into_a, into_b = stage_at(spec, shared, writing)
         copies = chain(

@@ -26,6 +26,7 @@ from ..geometry import Geometry
 from ..geometry_operands import OperandTile
 from ..schedules import DMMA_K, DMMA_K_TILE, FRAGMENT_K, FRAGMENT_ROWS, SWIZZLE_ROWS
 from .mainloop_dmma import FRAGMENTS, add_products, hold
+from .records import Barriers, Stages, Thread
 from .spec import Spec, stage_at
 
 STEPS = DMMA_K_TILE // DMMA_K  # of a k_tile: a row of TMA's
@@ -132,8 +133,8 @@ def sides_of(geo: Geometry, warps: tuple[int, int], warp: Int32, lane: Int32) ->
 
 @cute.jit
 def sum_k_tiles(
-    spec: cutlass.Constexpr, sums: cute.Tensor, shared: tuple, barriers: tuple, thread: tuple,
-    count: Int32, stage: Int32, phase: Int32,
+    spec: cutlass.Constexpr, sums: cute.Tensor, shared: Stages, barriers: Barriers,
+    thread: Thread, count: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Sum the products of `count` k_tiles; see `mainloop_fma_consumer.sum_k_tiles`."""
     geo, config = spec.geometry, spec.config
@@ -162,8 +163,9 @@ def sum_k_tiles(
 
 
 def multiply_rest(
-    spec: Spec, sums: cute.Tensor, held: tuple, sides: tuple, stages: tuple, empty: cute.Pointer
-) -> None:
+    spec: Spec, sums: cute.Tensor, held: tuple[cute.Tensor, cute.Tensor], sides: tuple[Side, Side],
+    stages: Stages, empty: cute.Pointer,
+) -> None:  # fmt: skip
     """Multiply all steps of a k_tile but the last, which is held then, and leave the stage."""
     geo = spec.geometry
     for step in range(1, STEPS):
@@ -175,7 +177,9 @@ def multiply_rest(
     arrive_once_read(empty, [x for side, rows in reads for x in side.one_of_each(rows)])
 
 
-def fragments(geo: Geometry, sides: tuple[Side, Side], stages: tuple, step: int) -> tuple:
+def fragments(
+    geo: Geometry, sides: tuple[Side, Side], stages: Stages, step: int
+) -> tuple[list, ...]:
     """Read what a lane multiplies in a step of a k_tile."""
     return tuple(
         side.rows(stage, step, extent)
@@ -183,7 +187,7 @@ def fragments(geo: Geometry, sides: tuple[Side, Side], stages: tuple, step: int)
     )
 
 
-def hold_both(held: tuple, found: tuple) -> None:
+def hold_both(held: tuple[cute.Tensor, cute.Tensor], found: tuple[list, ...]) -> None:
     """Hold what was read of A and of B."""
     for into, values in zip(held, found, strict=True):
         hold(into, values)

@@ -23,7 +23,8 @@ from ...cute.kernels.device import CUTE_TYPES, read, select, shared_vector
 from ..geometry_operands import OperandTile, copy_schedule
 from ..schedules import is_big, is_biggest
 from .producer import finish_k_tile, start_all, start_k_tile, start_prologue
-from .spec import Spec
+from .records import Stages, Thread, Unit
+from .spec import Spec, stage_at
 from .tile_coords import first_rows
 
 __all__ = [
@@ -81,8 +82,7 @@ def converted(value: Any, types: tuple[type, ...]) -> Any:
 
 def multiply(
     spec: Spec,
-    stage_a: cute.Pointer,
-    stage_b: cute.Pointer,
+    stage: Stages,
     first_a: Int32,
     first_b: Int32,
     sums: cute.Tensor,
@@ -104,8 +104,8 @@ def multiply(
     if not is_big(spec.config):
         start_all(rest)
     for k in range(0, spec.config.tile[2], geo.step):
-        left = load_fragment(geo.a, stage_a, first_a, k, geo.step, *spec.read_as)
-        right = load_fragment(geo.b, stage_b, first_b, k, geo.step, *spec.read_as)
+        left = load_fragment(geo.a, stage.a, first_a, k, geo.step, *spec.read_as)
+        right = load_fragment(geo.b, stage.b, first_b, k, geo.step, *spec.read_as)
         for kk in range(geo.step):
             add_product(spec, sums, left[kk], right[kk])
         if (k // geo.step + 1) % steps_between == 0:
@@ -163,26 +163,22 @@ def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None
 
 @cute.jit
 def sum_k_tiles(
-    spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: tuple, thread: tuple,
-    ends: tuple, remaining: Int32, within: tuple, meanwhile: cutlass.Constexpr = None,
+    spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: Stages, thread: Thread,
+    unit: Unit, meanwhile: cutlass.Constexpr = None,
 ) -> cute.Tensor:  # fmt: skip
-    """Return the sums of the products between two `ends` of K: the prologue and the main loop.
+    """Return the accumulators of a work unit: the prologue and the main loop.
 
-    `sources`, `shared` and `within` are of A and of B: where copies come from and go to, and the K
-    that must be left for a k_tile not to be checked. `thread` is (warp, lane). `meanwhile` is
-    called while the first k_tiles are in flight.
+    `sources` are a thread's copies of A and of B. `meanwhile` is called while the first k_tiles are
+    in flight.
     """
     geo, config = spec.geometry, spec.config
     tile_k = config.tile[2]
     source_a, source_b = sources
-    shared_a, shared_b = shared
-    within_a, within_b = within
+    within_a, within_b = unit.within
     held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)
     held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
 
-    offset_a, offset_b, remaining = start_prologue(
-        spec, sources, shared, remaining, within, (held_a, held_b)
-    )
+    offset_a, offset_b, remaining = start_prologue(spec, sources, shared, unit, (held_a, held_b))
     if const_expr(meanwhile is not None):
         meanwhile()
 
@@ -191,14 +187,12 @@ def sum_k_tiles(
     sums = fresh_sums(spec)
     sums.fill(0.0)
     reading, writing = Int32(0), Int32(config.stages - 1)
-    for _ in cutlass.range((ends[1] - ends[0] + tile_k - 1) // tile_k, unroll=1):
+    for _ in cutlass.range((unit.k.end - unit.k.first + tile_k - 1) // tile_k, unroll=1):
         cute.arch.cp_async_wait_group(config.stages - 2)
         cute.arch.sync_threads()
-        into_a = shared_a + writing * geo.a.elements
-        into_b = shared_b + writing * geo.b.elements
+        into_a, into_b = stage_at(spec, shared, writing)
         multiply(
-            spec, shared_a + reading * geo.a.elements, shared_b + reading * geo.b.elements,
-            first_a, first_b, sums,
+            spec, stage_at(spec, shared, reading), first_a, first_b, sums,
             start_k_tile(source_a, into_a, offset_a, remaining, within_a, held_a),
             start_k_tile(source_b, into_b, offset_b, remaining, within_b, held_b),
         )  # fmt: skip

@@ -10,6 +10,8 @@ multiplied.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import NamedTuple
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr
@@ -17,22 +19,30 @@ from cutlass import Int32, const_expr
 from ...cute.kernels.device import select
 from ...cute.kernels.tile_scheduler import advance
 from .mainloop_fma import add_product, load_fragment
+from .records import Barriers, Stages, Thread
 from .spec import Spec, stage_at
 from .tile_coords import first_rows
 from .tma_producer import await_stage
 
 __all__ = ["sum_k_tiles"]
 
+Held = tuple[cute.Tensor, cute.Tensor]  # fragments of A and of B in registers
+
+
+class Wait(NamedTuple):
+    """What `await_stage` takes."""
+
+    barrier: cute.Pointer
+    phase: Int32
+    needed: cutlass.Boolean
+
 
 @cute.jit
 def sum_k_tiles(
-    spec: cutlass.Constexpr, sums: cute.Tensor, shared: tuple, barriers: tuple, thread: tuple,
-    count: Int32, stage: Int32, phase: Int32,
+    spec: cutlass.Constexpr, sums: cute.Tensor, shared: Stages, barriers: Barriers,
+    thread: Thread, count: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Sum the products of `count` k_tiles; return the stage behind them.
-
-    `thread` is (warp, lane).
-    """
+    """Sum the products of `count` k_tiles; return the stage behind them, and its phase."""
     geo, config = spec.geometry, spec.config
     full, empty = barriers
     firsts = first_rows(geo, config, *thread)
@@ -44,12 +54,12 @@ def sum_k_tiles(
     for k_tile in cutlass.range(count, unroll=1):
         next_stage, next_phase = advance(stage, phase, config.stages)
         more = k_tile + 1 < count
-        # Behind the last k_tile nothing may come: its own first K are read once more.
+        # Where no k_tile follows, the first K of this one are read once more, for nothing.
         own = stage_at(spec, shared, stage)
         following = stage_at(spec, shared, select(more, next_stage, stage))
         lines = lines_of_iteration(config.tile[2], geo.k_tile_iterations)
         if const_expr(geo.k_tile_iterations == 1):
-            wait = (full + next_stage, next_phase, more)
+            wait = Wait(full + next_stage, next_phase, more)
             multiply_lines(spec, sums, held, firsts, lines, own, following, wait)
         else:
             each = config.tile[2] // 2 // geo.k_tile_iterations  # of a half
@@ -58,7 +68,7 @@ def sum_k_tiles(
                 here = lines_ahead(spec, own, iteration * each)
                 behind = lines_ahead(spec, own, (iteration + 1) * each)
                 there = either_stage(last, following, behind)
-                wait = (full + next_stage, next_phase, more & last)
+                wait = Wait(full + next_stage, next_phase, more & last)
                 multiply_lines(spec, sums, held, firsts, lines, here, there, wait)
         # Each lane: to racecheck a thread's own arrival alone puts its reads before what follows.
         cute.arch.mbarrier_arrive(empty + stage)
@@ -77,8 +87,8 @@ def lines_of_iteration(k_tile: int, iterations: int) -> list[int]:
 
 
 def multiply_lines(
-    spec: Spec, sums: cute.Tensor, held: tuple, firsts: tuple, lines: list[int], own: tuple,
-    following: tuple, wait: tuple,
+    spec: Spec, sums: cute.Tensor, held: Held, firsts: tuple[Int32, Int32], lines: list[int],
+    own: Stages, following: Stages, wait: Wait,
 ) -> None:  # fmt: skip
     """Add the products of some K of a k_tile, whose first fragments are held already.
 
@@ -99,26 +109,26 @@ def multiply_lines(
     hold(held, (left, right))
 
 
-def fragments(spec: Spec, stages: tuple, firsts: tuple, k: int) -> tuple:
+def fragments(spec: Spec, stages: Stages, firsts: tuple[Int32, Int32], k: int) -> tuple[list, list]:
     """Read a lane's rows of A and of B for the K of one step.
 
     B first: ptxas then leaves 40 products and more between a read and what needs it, in all
     layouts; with A first a quarter of the reads are waited for.
     """
     geo = spec.geometry
-    right = load_fragment(geo.b, stages[1], firsts[1], k, geo.step, spec.sums)
-    left = load_fragment(geo.a, stages[0], firsts[0], k, geo.step, spec.sums)
+    right = load_fragment(geo.b, stages.b, firsts[1], k, geo.step, spec.sums)
+    left = load_fragment(geo.a, stages.a, firsts[0], k, geo.step, spec.sums)
     return left, right
 
 
-def hold(held: tuple, found: tuple) -> None:
+def hold(held: Held, found: tuple[list, list]) -> None:
     """Hold fragments for the next iteration of a loop."""
     for into, values in zip(held, found, strict=True):
         for i, value in enumerate(x for each in values for x in each):
             into[i] = value
 
 
-def held_fragments(spec: Spec, held: tuple) -> tuple:
+def held_fragments(spec: Spec, held: Held) -> tuple[list, ...]:
     """Return what `hold` holds, in the shape of `fragments`."""
     geo = spec.geometry
     return tuple(
@@ -127,15 +137,15 @@ def held_fragments(spec: Spec, held: tuple) -> tuple:
     )
 
 
-def lines_ahead(spec: Spec, begin: tuple, lines: Int32) -> tuple:
+def lines_ahead(spec: Spec, begin: Stages, lines: Int32) -> Stages:
     """Return where in shared memory the lines of A and of B begin that are so many further on."""
     geo = spec.geometry
-    return begin[0] + lines * geo.a.pitch, begin[1] + lines * geo.b.pitch
+    return Stages(begin.a + lines * geo.a.pitch, begin.b + lines * geo.b.pitch)
 
 
-def either_stage(condition: cutlass.Boolean, yes: tuple, no: tuple) -> tuple:
+def either_stage(condition: cutlass.Boolean, yes: Stages, no: Stages) -> Stages:
     """Choose between two places in shared memory of A and of B, without a branch."""
-    return tuple(
+    return Stages(*[
         y + select(condition, Int32(x.toint() - y.toint()) // (x.dtype.width // 8), Int32(0))
         for x, y in zip(yes, no, strict=True)
-    )
+    ])  # fmt: skip

@@ -25,22 +25,17 @@ from cutlass import Int16, Int32, Int64, Uint8
 from unigemm.problem.problem import MatrixType
 
 from ...common.epilogue import in_halves
-from ...cute.kernels.device import (
-    CUTE_TYPES,
-    Divisor,
-    global_vector,
-    select,
-    shared_vector,
-)
+from ...cute.kernels.device import CUTE_TYPES, global_vector, select, shared_vector
+from ...cute.kernels.host_arguments import Steps, batch_offset
 from ..geometry_operands import Copy, OperandTile, copy_schedule, copy_step
 from ..schedules import WARP
-from .spec import Spec
+from .records import Batch, Extents, Grid, Inputs, KRange, Stages, Unit
+from .spec import Spec, stage_at
 from .tile_coords import tile_origins
 
 __all__ = [
     "Source",
     "advanced",
-    "batch_offset",
     "copy_async",
     "finish_k_tile",
     "load_element",
@@ -55,6 +50,7 @@ __all__ = [
     "store_element",
     "store_plain",
     "unit_coords",
+    "unit_offset",
     "whole_copies",
 ]
 
@@ -160,52 +156,40 @@ def source_at(source: Source, address: Int64, first_row: Int32) -> Source:
 
 
 def unit_coords(
-    spec: Spec, index: Int32, extents: tuple, k_tiles: Int32, order: tuple, split_k: Divisor,
-    l0: Divisor, part: Int32 | None = None,
-) -> tuple:  # fmt: skip
-    """Return a work unit's `tile_origin` along M and along N, its K, its batch and part.
-
-    Its K is (first, end, how much), the batch and part (L0, L1, part). Without a part given, the
-    index counts the parts of all tiles.
-    """
-    tile_k = spec.config.tile[2]
-    m, n, k = extents
-    rows, columns, batch = tile_origins(spec.geometry, index, (m, n), order)
+    spec: Spec, index: Int32, extents: Extents, grid: Grid, part: Int32 | None = None
+) -> Unit:
+    """Return a work unit; without a `part` given, the index counts the parts of all tiles."""
+    rows, columns, batch = tile_origins(spec.geometry, index, extents.m, extents.n, grid.order)
     if part is None:
-        batch, part = divmod(batch, split_k)
-    i1, i0 = divmod(batch, l0)
-    first_k = part * k_tiles * tile_k
-    end_k = cutlass.min(k, first_k + k_tiles * tile_k)
-    depth = cutlass.max(end_k - first_k, Int32(0))
-    return rows, columns, (first_k, end_k, depth), (i0, i1, part)
+        batch, part = divmod(batch, grid.split_k)
+    i1, i0 = divmod(batch, grid.l0)
+    tile_k = spec.config.tile[2]
+    first = part * grid.k_tiles * tile_k
+    end = cutlass.min(extents.k, first + grid.k_tiles * tile_k)
+    k_range = KRange(first, end, cutlass.max(end - first, Int32(0)))
+    return Unit(rows, columns, k_range, Batch(i0, i1), part)
 
 
-def batch_offset(
-    strides: tuple, i0: Int32, i1: Int32, first_k: Int32, k_stride: Int64, size: int
-) -> Int64:
-    """Return the bytes from an operand's start to its batch and its part of K."""
-    return (Int64(i0) * strides[2] + Int64(i1) * strides[3] + Int64(first_k) * k_stride) * size
+def unit_offset(steps: Steps, k_step: Int64, unit: Unit, size: int) -> Int64:
+    """Return the bytes from an operand's start to the batch and the K of a work unit."""
+    return (batch_offset(steps, unit.batch) + Int64(unit.k.first) * k_step) * size
 
 
 def sources_of(
-    spec: Spec, bases: tuple, strides: tuple, firsts: tuple, sizes: tuple, where: tuple,
-    thread: Int32,
-) -> tuple[Source, Source]:  # fmt: skip
-    """Return a thread's copies of A and of B, of a tile that begins at `firsts` of M and N.
-
-    `where` is (L0, L1, first K).
-    """
+    spec: Spec, inputs: Inputs, unit: Unit, extents: Extents, thread: Int32
+) -> tuple[Source, Source]:
+    """Return a thread's copies of A and of B for a work unit."""
     geo = spec.geometry
-    (a, b), (a_strides, b_strides), (m, n) = bases, strides, sizes
+    (a, b), (a_steps, b_steps) = inputs
     source_a = Source(
         geo.a, spec.effective.a,
-        a + batch_offset(a_strides, *where, a_strides[1], geo.a.dtype.itemsize),
-        (a_strides[0], a_strides[1]), firsts[0], m, thread, geo.copy_threads,
+        a + unit_offset(a_steps, a_steps.column, unit, geo.a.dtype.itemsize),
+        (a_steps.row, a_steps.column), unit.rows.first, extents.m, thread, geo.copy_threads,
     )  # fmt: skip
     source_b = Source(
         geo.b, spec.effective.b,
-        b + batch_offset(b_strides, *where, b_strides[0], geo.b.dtype.itemsize),
-        (b_strides[1], b_strides[0]), firsts[1], n, thread, geo.copy_threads,
+        b + unit_offset(b_steps, b_steps.row, unit, geo.b.dtype.itemsize),
+        (b_steps.column, b_steps.row), unit.columns.first, extents.n, thread, geo.copy_threads,
         in_halves(spec.problem),
     )  # fmt: skip
     return source_a, source_b
@@ -385,14 +369,15 @@ def finish_k_tile(source: Source, stage: cute.Pointer, held: cute.Tensor) -> Non
 
 
 def start_prologue(
-    spec: Spec, sources: tuple, shared: tuple, remaining: Int32, within: tuple, held: tuple
-) -> tuple:
+    spec: Spec, sources: tuple[Source, Source], shared: Stages, unit: Unit,
+    held: tuple[cute.Tensor, cute.Tensor],
+) -> tuple[Int64, Int64, Int32]:  # fmt: skip
     """Start the first k_tiles, in all stages but one; return the next offsets and the K left."""
     source_a, source_b = sources
+    remaining, within = unit.k.left, unit.within
     offset_a, offset_b = Int64(0), Int64(0)
     for stage in range(spec.config.stages - 1):
-        to_a = shared[0] + stage * spec.geometry.a.elements
-        to_b = shared[1] + stage * spec.geometry.b.elements
+        to_a, to_b = stage_at(spec, shared, stage)
         start_all(start_k_tile(source_a, to_a, offset_a, remaining, within[0], held[0]))
         start_all(start_k_tile(source_b, to_b, offset_b, remaining, within[1], held[1]))
         finish_k_tile(source_a, to_a, held[0])

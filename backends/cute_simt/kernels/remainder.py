@@ -6,10 +6,9 @@ an operand into the L2 when the tiles' kernel begins.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import cuda.bindings.driver as cuda
 from cutlass import Int32, Int64
 
 from unigemm.planning.config import Config
@@ -17,67 +16,50 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Problem
 
 from ...cute.kernels.device import Spec
+from ...cute.kernels.host_arguments import Sizes, transposed
+from .records import Arguments
 
 __all__ = ["start_with_remainders"]
 
 
 def start_with_remainders(
-    launch: Callable, launch_few: Mapping[str, Callable], spec: Spec, addresses: tuple,
-    sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple, parameters: tuple,
-    stream: cuda.CUstream, taken: tuple = (),
-) -> None:  # fmt: skip
+    launch: Callable, launch_few: Mapping[str, Callable], spec: Spec, of: Arguments
+) -> None:
     """Launch the remainders, and by `launch` what is left to the tiles.
 
     `launch_few` has the launches of the schedules for few rows, by name. The caller has made sure
     that there are such rows: see `legality.unsupported_launch`.
     """
-    whole_k = (Int32(1), *parameters[1:])
+    whole_k = of.parameters._replace(split_k=Int32(1))
     for config in spec.config.remainder:
-        sizes = start_remainder(
-            launch_few[config.schedule], spec, config, addresses, sizes,
-            (a_steps, b_steps, d_steps), whole_k, stream, taken,
-        )  # fmt: skip
-    launch(
-        spec,
-        addresses,
-        sizes,
-        a_steps,
-        b_steps,
-        d_steps,
-        parameters,
-        stream,
-        *([taken] if taken else []),
-    )
+        few = of._replace(parameters=whole_k)
+        sizes = start_remainder(launch_few[config.schedule], spec, config, few)
+        of = of._replace(sizes=sizes)
+    launch(spec, of)
 
 
-def start_remainder(
-    launch: Callable, spec: Spec, config: Config, addresses: tuple, sizes: tuple, steps: tuple,
-    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
-) -> tuple:  # fmt: skip
+def start_remainder(launch: Callable, spec: Spec, config: Config, of: Arguments) -> Sizes:
     """Launch one remainder, by its own configuration, and return the sizes of what is left."""
-    a, b, d, workspace = addresses
-    m, n, *others = sizes
-    a_steps, b_steps, d_steps = steps
+    a, b, d, _ = of.addresses
+    m, n, *_ = of.sizes
+    a_steps, b_steps, d_steps = of.a_steps, of.b_steps, of.d_steps
     if config.swap_ab:
         a, b, m, n = b, a, n, m
-        a_steps, b_steps, d_steps = (transposed_steps(each) for each in (b_steps, a_steps, d_steps))
+        a_steps, b_steps, d_steps = (transposed(each) for each in (b_steps, a_steps, d_steps))
     left = m % spec.config.tile[config.swap_ab]
     whole = m - left
     few = replace(spec, problem=config.oriented(spec.problem), config=config)
     a = behind(a, whole, a_steps, few.problem.a.dtype)
     d = behind(d, whole, d_steps, few.problem.d.dtype)
+    taken = of.taken
     if few.problem.epilogue is not None:
         taken = taken_behind(few.problem, taken, whole, config.swap_ab)
+    addresses = of.addresses._replace(a=a, b=b, d=d)
+    sizes = of.sizes._replace(m=left, n=n)
     launch(
-        few, (a, b, d, workspace), (left, n, *others), a_steps, b_steps, d_steps, parameters,
-        stream, taken,
-    )  # fmt: skip
-    return (n, whole, *others) if config.swap_ab else (whole, n, *others)
-
-
-def transposed_steps(steps: tuple) -> tuple:
-    """Return the steps of a matrix in the transposed product."""
-    return steps[1], steps[0], *steps[2:]
+        few, Arguments(addresses, sizes, a_steps, b_steps, d_steps, of.parameters, of.stream, taken)
+    )
+    return of.sizes._replace(n=whole) if config.swap_ab else of.sizes._replace(m=whole)
 
 
 def taken_behind(problem: Problem, taken: tuple, rows: Int32, swapped: bool) -> tuple:
@@ -86,7 +68,7 @@ def taken_behind(problem: Problem, taken: tuple, rows: Int32, swapped: bool) -> 
     With `swapped` it was that of the transposed product.
     """
     places, steps, *others = taken
-    steps = tuple(transposed_steps(each) if swapped else each for each in steps)
+    steps = tuple((n, m, *rest) if swapped else (m, n, *rest) for m, n, *rest in steps)
     moved = tuple(
         behind(place, rows, own, x.matrix.dtype)
         for place, own, x in zip(places, steps, problem.epilogue.beside, strict=True)
@@ -94,6 +76,6 @@ def taken_behind(problem: Problem, taken: tuple, rows: Int32, swapped: bool) -> 
     return moved, steps, *others
 
 
-def behind(address: Int64, rows: Int32, steps: tuple, dtype: DType) -> Int64:
+def behind(address: Int64, rows: Int32, steps: Sequence[Int64], dtype: DType) -> Int64:
     """Return where a matrix goes on behind some rows."""
     return address + Int64(rows) * steps[0] * dtype.itemsize

@@ -15,6 +15,7 @@ from ...cute.kernels.device import CUTE_TYPES
 from ..geometry import Geometry, geometry
 from ..geometry_operands import effective_problem, widens_integers
 from ..schedules import WARP, is_split_k, is_warp_specialized
+from .records import Stages
 
 __all__ = [
     "CONSUMERS_BARRIER",
@@ -89,7 +90,7 @@ class Spec(device.Spec):
         return "m" if not geo.a.k_major and geo.a.rows % 2 == 0 else None
 
 
-def stages_of(spec: Spec) -> tuple[cute.Pointer, tuple[cute.Pointer, cute.Pointer]]:
+def stages_of(spec: Spec) -> tuple[cute.Pointer, Stages]:
     """Return a CTA's shared memory, and where in it the stages of A and of B begin."""
     geo = spec.geometry
     smem = cutlass.memory.SmemAllocator().allocate(
@@ -97,13 +98,13 @@ def stages_of(spec: Spec) -> tuple[cute.Pointer, tuple[cute.Pointer, cute.Pointe
     )
     second = smem + spec.config.stages * geo.a.bytes
     of_a = cute.recast_ptr(smem, dtype=CUTE_TYPES[geo.a.dtype])
-    return smem, (of_a, cute.recast_ptr(second, dtype=CUTE_TYPES[geo.b.dtype]))
+    return smem, Stages(of_a, cute.recast_ptr(second, dtype=CUTE_TYPES[geo.b.dtype]))
 
 
-def stage_at(spec: Spec, shared: tuple, stage: Int32) -> tuple:
+def stage_at(spec: Spec, shared: Stages, stage: Int32) -> Stages:
     """Return where a stage of A and of B begins."""
     geo = spec.geometry
-    return shared[0] + stage * geo.a.elements, shared[1] + stage * geo.b.elements
+    return Stages(shared.a + stage * geo.a.elements, shared.b + stage * geo.b.elements)
 
 
 def is_consumer(spec: Spec, warp: Int32) -> cutlass.Boolean:

@@ -24,13 +24,13 @@ tile, and so does the rounding of what both compute: a tile stores only what is 
 from functools import partial
 from typing import Any, NamedTuple
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from ...cute.kernels.device import (
     Divisor,
+    Raster,
     global_vector,
     raster,
     select,
@@ -38,6 +38,7 @@ from ...cute.kernels.device import (
     wait_with,
     write,
 )
+from ...cute.kernels.host_arguments import Addresses, Steps, batch_offset
 from ..geometry import launched_smem
 from ..geometry_operands import BANK_VECTOR
 from ..schedules import WARP, is_warp_specialized
@@ -47,9 +48,23 @@ from .mainloop import loop_of
 from .mainloop_fma import fresh_sums
 from .mainloop_fma_consumer import sum_k_tiles
 from .producer import sources_of
+from .records import (
+    Arguments,
+    Barriers,
+    Batch,
+    Extents,
+    Fused,
+    Inputs,
+    KRange,
+    Outputs,
+    Stages,
+    Thread,
+    Unit,
+)
 from .spec import Spec, is_consumer, stages_of, sync_consumers
 from .tile_coords import tile_origins
 from .tma_producer import (
+    Loads,
     await_previous_kernel,
     end_copies,
     init_barriers,
@@ -79,36 +94,11 @@ class Order(NamedTuple):
         How many CTAs, and so ranges, there are.
     """
 
-    tiles: tuple
+    tiles: Raster
     l0: Divisor
     k_tiles: Int32
     total: Int64
     ctas: Int32
-
-
-class Steps(NamedTuple):
-    """Elements between rows, columns, and matrices along L0 and L1."""
-
-    row: Int64
-    column: Int64
-    l0: Int64
-    l1: Int64
-
-
-class Inputs(NamedTuple):
-    """Addresses of A and B, and the steps of each."""
-
-    bases: tuple[Int64, Int64]
-    steps: tuple[Steps, Steps]
-
-
-class Outputs(NamedTuple):
-    """Where sums go: D and its steps, the workspace, and what the epilogue of a call takes."""
-
-    d: Int64
-    workspace: Int64
-    steps: Steps
-    taken: tuple
 
 
 class Piece(NamedTuple):
@@ -139,31 +129,30 @@ def range_coords(index: Int32, order: Order) -> tuple[Int32, Int32, Int32]:
 
 
 def piece_coords(
-    spec: Spec, tile: Int32, k_tile: Int32, left: Int32, extents: tuple[Int32, Int32, Int32],
-    order: Order,
-) -> tuple:  # fmt: skip
-    """Return the k_tiles of a piece, its tile's `tile_origins` and batch, and the ends of its K."""
-    m, n, k = extents
+    spec: Spec, tile: Int32, k_tile: Int32, left: Int32, extents: Extents, order: Order
+) -> tuple[Int32, Unit]:
+    """Return the k_tiles of a piece, and the piece as a work unit."""
     tile_k = spec.config.tile[2]
     passed = cutlass.min(left, order.k_tiles - k_tile)
-    rows, columns, batch = tile_origins(spec.geometry, tile, (m, n), order.tiles)
+    rows, columns, batch = tile_origins(spec.geometry, tile, extents.m, extents.n, order.tiles)
     i1, i0 = divmod(batch, order.l0)
-    first_k = k_tile * tile_k
-    return passed, rows, columns, (i0, i1), (first_k, cutlass.min(k, first_k + passed * tile_k))
+    first = k_tile * tile_k
+    end = cutlass.min(extents.k, first + passed * tile_k)
+    return passed, Unit(rows, columns, KRange(first, end, end - first), Batch(i0, i1), Int32(0))
 
 
 @cute.jit
 def finish_piece(
     spec: cutlass.Constexpr, sums: cute.Tensor, outputs: Outputs, flags: Int64, piece: Piece,
-    origin: tuple[Int32, Int32], sizes: tuple[Int32, Int32], order: Order, patch: cute.Pointer,
+    corner: tuple[Int32, Int32], sizes: tuple[Int32, Int32], order: Order, patch: cute.Pointer,
     thread: Int32,
 ) -> None:  # fmt: skip
     """Leave a piece's sums to another CTA, or add others' to them and store the tile.
 
-    The tile was computed from `origin` on.
+    The tile was computed from `corner` on.
     """
     index, tile, k_tile = piece
-    d, workspace, steps, taken = outputs
+    d, steps, taken, workspace = outputs
     tiles, l0, k_tiles, total, ctas = order
     if k_tile > 0:
         leave_sums(spec, sums, workspace, index, thread)
@@ -173,20 +162,24 @@ def finish_piece(
         # Worked out anew, not kept from before the loop over K: registers are few there.
         tm, tn, sweeps = tile_coordinates(tile, tiles)
         i1, i0 = divmod(sweeps, l0)
-        offset = Int64(i0) * steps.l0 + Int64(i1) * steps.l1
-        out = d + offset * (spec.output.width // 8)
+        out = d + batch_offset(steps, (i0, i1)) * (spec.output.width // 8)
+        fused = Fused(taken, Batch(i0, i1))
         store_sums(
-            spec, sums, patch,
-            Destination(out, (steps.row, steps.column), origin, sizes, (taken, (i0, i1))),
-            thread // WARP, thread % WARP, (tm * spec.config.tile[0], tn * spec.config.tile[1]),
+            spec, sums, patch, Destination(out, (steps.row, steps.column), corner, sizes, fused),
+            thread_of(thread), (tm * spec.config.tile[0], tn * spec.config.tile[1]),
         )  # fmt: skip
+
+
+def thread_of(index: Int32) -> Thread:
+    """Return warp and lane of a thread."""
+    return Thread(index // WARP, index % WARP)
 
 
 @cute.kernel
 def stream_kernel(
     spec: cutlass.Constexpr,
-    addresses: tuple[Int64, Int64, Int64, Int64],
-    extents: tuple[Int32, Int32, Int32],
+    addresses: Addresses,
+    extents: Extents,
     a_steps: Steps,
     b_steps: Steps,
     d_steps: Steps,
@@ -199,7 +192,7 @@ def stream_kernel(
     k_tiles, ctas = order.k_tiles, order.ctas
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    warp, lane = thread // WARP, thread % WARP
+    own = thread_of(thread)
     smem, shared = stages_of(spec)
     flags = workspace + flags_offset(Int64(ctas), part_bytes(spec.problem, spec.config))
 
@@ -211,26 +204,18 @@ def stream_kernel(
 
     due = Int32(0)  # whether there are sums whose flag is to be raised
     for _ in cutlass.range((k_tile + left + k_tiles - 1) // k_tiles, unroll=1):
-        passed, (first_m, within_a), (first_n, within_b), batch, ends = piece_coords(
-            spec, tile, k_tile, left, extents, order
-        )
+        passed, unit = piece_coords(spec, tile, k_tile, left, extents, order)
         # Raised late, while copies are in flight: the release waits for the sums to be visible.
         meanwhile = partial(raise_flag, flags + index * FLAG_BYTES, thread, due)
-        sums = loop_of(spec)(
-            spec,
-            sources_of(
-                spec, (a, b), (a_steps, b_steps), (first_m, first_n), (m, n),
-                (*batch, ends[0]), thread,
-            ),
-            shared, (warp, lane), ends, ends[1] - ends[0], (within_a, within_b), meanwhile,
-        )  # fmt: skip
+        sources = sources_of(spec, Inputs((a, b), (a_steps, b_steps)), unit, extents, thread)
+        sums = loop_of(spec)(spec, sources, shared, own, unit, meanwhile)
         sums = own_registers(sums, m >> 31)  # for what is added to them, too
         due = select(k_tile > 0, Int32(1), Int32(0))
         patch = cute.recast_ptr(smem, dtype=spec.sums)
-        patch += warp * (spec.geometry.lanes[0] * spec.geometry.patch_pitch)
+        patch += own.warp * (spec.geometry.lanes[0] * spec.geometry.patch_pitch)
         finish_piece(
-            spec, sums, Outputs(d, workspace, d_steps, taken), flags, Piece(index, tile, k_tile),
-            (first_m, first_n), (m, n), order, patch, thread,
+            spec, sums, Outputs(d, d_steps, taken, workspace), flags, Piece(index, tile, k_tile),
+            unit.corner, (m, n), order, patch, thread,
         )  # fmt: skip
         # All have read the stages that the next piece is copied to, and left their sums.
         cute.arch.sync_threads()
@@ -242,26 +227,20 @@ def stream_kernel(
 
 @cute.jit
 def produce_range(
-    spec: cutlass.Constexpr, loads: tuple, inputs: Inputs, shared: tuple, barriers: tuple,
-    thread: Int32, index: Int32, extents: tuple[Int32, Int32, Int32], order: Order,
+    spec: cutlass.Constexpr, loads: Loads, inputs: Inputs, shared: Stages, barriers: Barriers,
+    thread: Int32, index: Int32, extents: Extents, order: Order,
 ) -> None:  # fmt: skip
     """Bring the k_tiles of a range: the producers."""
-    m, n, _ = extents
     left, tile, k_tile = range_coords(index, order)
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     if const_expr(spec.overlap):
         await_previous_kernel()
     for _ in cutlass.range((k_tile + left + order.k_tiles - 1) // order.k_tiles, unroll=1):
-        passed, (first_m, within_a), (first_n, within_b), batch, ends = piece_coords(
-            spec, tile, k_tile, left, extents, order
-        )
-        sources = sources_of(
-            spec, inputs.bases, inputs.steps, (first_m, first_n), (m, n), (*batch, ends[0]), thread
-        )
+        passed, unit = piece_coords(spec, tile, k_tile, left, extents, order)
+        sources = sources_of(spec, inputs, unit, extents, thread)
         stage, phase = load_k_tiles(
-            spec, loads, sources, shared, barriers, (first_m, first_n), (within_a, within_b), ends,
-            batch, thread < WARP, stage, phase,
-        )  # fmt: skip
+            spec, loads, sources, shared, barriers, unit, thread < WARP, stage, phase
+        )
         left -= passed
         k_tile = Int32(0)
         tile += 1
@@ -270,9 +249,8 @@ def produce_range(
 
 @cute.jit
 def consume_range(
-    spec: cutlass.Constexpr, outputs: Outputs, shared: tuple, patch: cute.Pointer,
-    barriers: tuple, thread: Int32, flags: Int64, index: Int32,
-    extents: tuple[Int32, Int32, Int32], order: Order,
+    spec: cutlass.Constexpr, outputs: Outputs, shared: Stages, patch: cute.Pointer,
+    barriers: Barriers, thread: Int32, flags: Int64, index: Int32, extents: Extents, order: Order,
 ) -> None:  # fmt: skip
     """Multiply the k_tiles of a range: the consumers."""
     m, n, _ = extents
@@ -282,18 +260,16 @@ def consume_range(
     sums = fresh_sums(spec)
     due = Int32(0)
     for _ in cutlass.range((k_tile + left + order.k_tiles - 1) // order.k_tiles, unroll=1):
-        passed, (first_m, _), (first_n, _), _, ends = piece_coords(
-            spec, tile, k_tile, left, extents, order
-        )
-        count = (ends[1] - ends[0] + tile_k - 1) // tile_k
+        passed, unit = piece_coords(spec, tile, k_tile, left, extents, order)
+        count = (unit.k.left + tile_k - 1) // tile_k
         raise_flag(flags + index * FLAG_BYTES, thread, due)
         stage, phase = sum_k_tiles(
-            spec, sums, shared, barriers, (thread // WARP, thread % WARP), count, stage, phase
+            spec, sums, shared, barriers, thread_of(thread), count, stage, phase
         )
         due = select(k_tile > 0, Int32(1), Int32(0))
         finish_piece(
             spec, own_registers(sums, m >> 31), outputs, flags, Piece(index, tile, k_tile),
-            (first_m, first_n), (m, n), order, patch, thread,
+            unit.corner, (m, n), order, patch, thread,
         )  # fmt: skip
         sync_consumers(spec)  # all have left their sums
         left -= passed
@@ -304,9 +280,8 @@ def consume_range(
 
 @cute.kernel
 def warp_specialized_stream_kernel(
-    spec: cutlass.Constexpr, addresses: tuple[Int64, Int64, Int64, Int64],
-    extents: tuple[Int32, Int32, Int32], a_steps: Steps, b_steps: Steps, d_steps: Steps,
-    order: Order, taken: tuple, loads: tuple,
+    spec: cutlass.Constexpr, addresses: Addresses, extents: Extents, a_steps: Steps,
+    b_steps: Steps, d_steps: Steps, order: Order, taken: tuple, loads: Loads,
 ) -> None:  # fmt: skip
     """Do the same as `stream_kernel`, with warps that only copy."""
     geo = spec.geometry
@@ -323,7 +298,7 @@ def warp_specialized_stream_kernel(
         cute.arch.setmaxregister_increase(geo.role_registers[1])
         patch = patches + warp * (geo.lanes[0] * geo.patch_pitch)
         consume_range(
-            spec, Outputs(d, workspace, d_steps, taken), shared, patch, barriers, thread, flags,
+            spec, Outputs(d, d_steps, taken, workspace), shared, patch, barriers, thread, flags,
             index, extents, order,
         )  # fmt: skip
     else:
@@ -426,34 +401,32 @@ def clear_kernel(overlap: cutlass.Constexpr, flags: Int64, count: Int32) -> None
         write([Int32(0)], global_vector(flags + Int64(i) * FLAG_BYTES, Int32, 1))
 
 
-def start(
-    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, stream: cuda.CUstream, taken: tuple = (),
-) -> None:  # fmt: skip
+def start(spec: Spec, of: Arguments) -> None:
     """Launch the product behind the kernel that lowers its flags."""
-    m, n, k, l0, l1 = sizes
-    _, along_n, group, sm_count = parameters
+    m, n, k, l0, l1 = of.sizes
+    _, along_n, band, sms = of.parameters
     geo = spec.geometry
     tile_m, tile_n, tile_k = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     k_tiles = cutlass.max((k + tile_k - 1) // tile_k, Int32(1))  # D is written without any K, too
     total = Int64(tiles_m * tiles_n * l0 * l1) * k_tiles
-    ctas = Int32(cutlass.min(total, Int64(sm_count * spec.config.occupancy)))
-    order = Order(raster(tiles_m, tiles_n, along_n, group), Divisor(l0), k_tiles, total, ctas)
-    flags = addresses[3] + flags_offset(Int64(ctas), part_bytes(spec.problem, spec.config))
-    clear_kernel(spec.overlap, flags, ctas).launch(
-        grid=(1, 1, 1), block=(_CLEARING, 1, 1), stream=stream, use_pdl=spec.overlap
+    ctas = Int32(cutlass.min(total, Int64(sms * spec.config.occupancy)))
+    order = Order(raster(tiles_m, tiles_n, along_n, band), Divisor(l0), k_tiles, total, ctas)
+    flags = of.addresses.workspace + flags_offset(
+        Int64(ctas), part_bytes(spec.problem, spec.config)
     )
-    steps = (Steps(*a_steps), Steps(*b_steps), Steps(*d_steps))
-    shared = (spec, addresses, (m, n, k), *steps, order, taken)
+    clear_kernel(spec.overlap, flags, ctas).launch(
+        grid=(1, 1, 1), block=(_CLEARING, 1, 1), stream=of.stream, use_pdl=spec.overlap
+    )
+    steps = (of.a_steps, of.b_steps, of.d_steps)
+    shared = (spec, of.addresses, Extents(m, n, k), *steps, order, of.taken)
     if const_expr(is_warp_specialized(spec.config)):
-        loads = tma_loads(spec, addresses, sizes, a_steps, b_steps)
-        launch = warp_specialized_stream_kernel(*shared, loads)
+        launch = warp_specialized_stream_kernel(*shared, tma_loads(spec, of))
     else:
         launch = stream_kernel(*shared)
     launch.launch(
         grid=(ctas, 1, 1), block=(geo.block, 1, 1),
-        smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=stream,
+        smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=of.stream,
         min_blocks_per_mp=min(geo.min_blocks, spec.config.occupancy),
         preferred_smem_carveout=100, use_pdl=spec.overlap,
     )  # fmt: skip

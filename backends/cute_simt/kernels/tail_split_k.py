@@ -12,18 +12,19 @@ other in parts, D ends up with the sums of the parts, since these are added last
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from dataclasses import replace
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from unigemm.problem.matrix import MatrixType
 
-from ...cute.kernels.device import CUTE_TYPES, Divisor, Spec, select, wait_with
+from ...cute.kernels.device import CUTE_TYPES, Divisor, Raster, Spec, select, wait_with
+from ...cute.kernels.host_arguments import Steps
 from ...cute.kernels.reduction import add_parts
 from ..geometry_operands import BANK_VECTOR
 from ..work_split import part_bytes
 from .epilogue import Destination, store_results, store_sums
+from .records import Arguments, Batch, Fused, Grid, Tail, Thread
 from .tile_coords import tile_origins
 
 __all__ = [
@@ -39,11 +40,11 @@ _THREADS = 128  # of `tail_kernel`, each with 16 bytes
 
 
 def unit_of_tail(
-    block: Int32, tail: tuple, k_tiles: Int32, all_k_tiles: Int32
+    block: Int32, tail: Tail, k_tiles: Int32, all_k_tiles: Int32
 ) -> tuple[Int32, Int32, Int32]:
     """Return the number of a CTA's tile, its part of K, and the k_tiles of such a part.
 
-    `tail` is (whole tiles, tiles in parts). A part has `k_tiles`, a whole tile `all_k_tiles`.
+    A part has `k_tiles`, a whole tile `all_k_tiles`.
     """
     whole, count = tail
     in_parts = block >= whole
@@ -76,7 +77,7 @@ def destination_of_tail(
 @cute.jit
 def store_with_tail(
     spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, workspace: Int64,
-    block: Int32, whole: Int32, to: Destination, warp: Int32, lane: Int32,
+    block: Int32, whole: Int32, to: Destination, thread: Thread,
 ) -> None:  # fmt: skip
     """Store a tile with the epilogue of a call if it is whole, else the partial sums of its part.
 
@@ -86,9 +87,9 @@ def store_with_tail(
         d = MatrixType(spec.problem.accumulator, "n", BANK_VECTOR)
         parts = replace(spec, problem=replace(spec.problem, d=d, epilogue=None))
         in_parts = destination_of_tail(parts, workspace, block, whole, to)
-        store_sums(parts, sums, patch, in_parts, warp, lane)
+        store_sums(parts, sums, patch, in_parts, thread)
     else:
-        store_sums(spec, sums, patch, to, warp, lane)
+        store_sums(spec, sums, patch, to, thread)
 
 
 def either(condition: cutlass.Boolean, yes: Int64, no: Int64) -> Int64:
@@ -101,15 +102,15 @@ def tail_kernel(
     spec: cutlass.Constexpr,
     workspace: Int64,
     d: Int64,
-    sizes: tuple,
-    d_strides: tuple,
-    order: tuple,
+    sizes: tuple[Int32, Int32],
+    d_steps: Steps,
+    order: Raster,
     l0: Divisor,
-    tail: tuple,
+    tail: Tail,
     split_k: Int32,
     taken: tuple,
 ) -> None:
-    """Add the parts of the tiles in parts, and write D; for `tail` see `unit_of_tail`."""
+    """Add the parts of the tiles in parts, and write D."""
     tile_m, tile_n, _ = spec.config.tile
     sums, _, stored, overlap, *_ = spec.reduction
     count = const_expr(128 // sums.width)
@@ -122,12 +123,12 @@ def tail_kernel(
     inside = index - tile * (tile_m * tile_n // count)
     line = inside // (tile_n // count)
     column = (inside - line * (tile_n // count)) * count
-    (first_m, _), (first_n, _), batch = tile_origins(spec.geometry, whole + tile, sizes, order)
-    i1, i0 = divmod(batch, l0)
-    row, column_in_d = first_m + line, first_n + column
+    rows, columns, sweeps = tile_origins(spec.geometry, whole + tile, *sizes, order)
+    i1, i0 = divmod(sweeps, l0)
+    row, column_in_d = rows.first + line, columns.first + column
     at = (row, column_in_d, i0, i1)
     of_d = const_expr(CUTE_TYPES[spec.problem.d.dtype].width // 8)
-    address = d + sum(Int64(at[i]) * d_strides[i] for i in range(4)) * of_d
+    address = d + sum(Int64(i) * step for i, step in zip(at, d_steps, strict=True)) * of_d
     apart = Int64(tiles.divisor) * part_bytes(spec.problem, spec.config)
     where = workspace + (Int64(tile) * (tile_m * tile_n) + line * tile_n + column) * size
     if const_expr(overlap):  # all before this may overlap the kernel before this one
@@ -141,23 +142,19 @@ def tail_kernel(
     if row < m:
         left = n - column_in_d
         store_results(
-            spec, total, address, (row, column_in_d), left, stride=d_strides[1], together=together,
-            extents=sizes, fused=(taken, (i0, i1)),
+            spec, total, address, (row, column_in_d), left, stride=d_steps.column,
+            together=together, extents=sizes, fused=Fused(taken, Batch(i0, i1)),
         )  # fmt: skip
 
 
-def add_tail(
-    spec: Spec, addresses: tuple, sizes: tuple, d_steps: tuple, order: tuple, l0: Divisor,
-    tail: tuple, split_k: Int32, stream: cuda.CUstream, taken: tuple,
-) -> None:  # fmt: skip
+def add_tail(spec: Spec, of: Arguments, grid: Grid, tail: Tail) -> None:
     """Launch `tail_kernel` behind the product."""
-    workspace, d = addresses
-    _, tiles = tail
     of_tile = part_bytes(spec.problem, spec.config) // (16 * _THREADS)
     tail_kernel(
-        spec, workspace, d, sizes, d_steps, order, l0, tail, split_k, taken,
+        spec, of.addresses.workspace, of.addresses.d, (of.sizes.m, of.sizes.n), of.d_steps,
+        grid.order, grid.l0, tail, of.parameters.split_k, of.taken,
     ).launch(
-        grid=(tiles.divisor * of_tile, 1, 1), block=(_THREADS, 1, 1), stream=stream,
+        grid=(tail.in_parts.divisor * of_tile, 1, 1), block=(_THREADS, 1, 1), stream=of.stream,
         min_blocks_per_mp=1, use_pdl=spec.overlap,
     )  # fmt: skip
 

@@ -6,13 +6,14 @@ from cutlass import Int32
 
 from unigemm.planning.config import Config
 
-from ...cute.kernels.device import select, tile_coordinates
+from ...cute.kernels.device import Raster, select, tile_coordinates
 from ..geometry import Geometry
 from ..geometry_operands import OperandTile
+from .records import Origin
 
 
-def tile_origin(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tuple[Int32, Int32]:
-    """Return where a tile begins, and the K that must be left for a k_tile to be copied unchecked.
+def tile_origin(tile: OperandTile, first: Int32, rows: Int32, align: int) -> Origin:
+    """Return where a tile begins along M or N.
 
     A tile that would stick out of D moves back, if copies and stores (at every `align`-th row) may
     begin there: it computes again, bit for bit, what its neighbour does. One that cannot move is
@@ -21,19 +22,20 @@ def tile_origin(tile: OperandTile, first: Int32, rows: Int32, align: int) -> tup
     """
     least = tile.k_tile if tile.checks_k_end else 1
     if tile.padded or tile.tma_fed:
-        return first, Int32(least)
+        return Origin(first, Int32(least))
     if not tile.k_major:  # a copy is of so many rows
         align = max(align, tile.copy_width)  # both are powers of two
     last = rows - tile.extent
     moves = (last >= 0) & (last % align == 0)
     first = select(moves, cutlass.min(first, last), first)
     sticks_out = first + tile.extent > rows
-    return first, select(sticks_out, Int32(2**31 - 1), Int32(least))
+    return Origin(first, select(sticks_out, Int32(2**31 - 1), Int32(least)))
 
 
-def tile_origins(geo: Geometry, index: Int32, sizes: tuple, order: tuple) -> tuple:
+def tile_origins(
+    geo: Geometry, index: Int32, m: Int32, n: Int32, order: Raster
+) -> tuple[Origin, Origin, Int32]:
     """Return a tile's `tile_origin` along M and along N, and its batch: whole sweeps before it."""
-    m, n = sizes
     tm, tn, sweeps = tile_coordinates(index, order)
     rows = tile_origin(geo.a, tm * geo.a.extent, m, 1)
     columns = tile_origin(geo.b, tn * geo.b.extent, n, geo.column_step)

@@ -13,6 +13,8 @@ copied as in the plain kernel, and transposed on the way if they are K-major.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import NamedTuple
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
@@ -20,15 +22,18 @@ from cutlass.cute.nvgpu import cpasync
 
 from ...cute.kernels.cache_hints import cache_policy, read_once
 from ...cute.kernels.device import CUTE_TYPES, select
+from ...cute.kernels.host_arguments import transposed
 from ...cute.kernels.repack import depth
 from ...cute.kernels.tile_scheduler import advance, batched, bring
 from ..geometry_operands import OperandTile
 from ..geometry_resources import BARRIER_BYTES
 from ..schedules import SWIZZLE_ROWS, loads_two_k_tiles
 from .producer import start_all, start_k_tile
+from .records import Arguments, Barriers, Batch, Stages, Unit
 from .spec import Spec, stages_of
 
 __all__ = [
+    "Loads",
     "await_previous_kernel",
     "await_stage",
     "end_copies",
@@ -39,17 +44,43 @@ __all__ = [
 ]
 
 
+class TmaLoad(NamedTuple):
+    """How TMA brings an operand.
+
+    Attributes
+    ----------
+    atom, tensor
+        The instruction, and what it reads.
+    factors
+        For L0 and L1 1, or 0 where matrices are the same along that index.
+    once
+        Whether it is read once: see `cache_hints.read_once`.
+    """
+
+    atom: cute.CopyAtom
+    tensor: cute.Tensor
+    factors: Batch
+    once: Int32
+
+
+class Loads(NamedTuple):
+    """How TMA brings A and B; empty for one that it does not bring."""
+
+    a: TmaLoad | tuple[()]
+    b: TmaLoad | tuple[()]
+
+
 # -- shared memory and barriers --------------------------------------------------------------------
 
 
-def shared_memory_of(spec: Spec) -> tuple:
-    """Return where stages of A and of B, the epilogue's patches, and barriers begin."""
+def shared_memory_of(spec: Spec) -> tuple[Stages, cute.Pointer, Barriers]:
+    """Return where stages, the epilogue's patches, and barriers begin."""
     geo, stages = spec.geometry, spec.config.stages
     smem, shared = stages_of(spec)
     patches = smem + stages * (geo.a.bytes + geo.b.bytes)
     barriers = smem + (geo.smem_bytes - 2 * stages * BARRIER_BYTES)
     full = cute.recast_ptr(barriers, dtype=cutlass.Int64)
-    return shared, cute.recast_ptr(patches, dtype=spec.sums), (full, full + stages)
+    return shared, cute.recast_ptr(patches, dtype=spec.sums), Barriers(full, full + stages)
 
 
 def tma_fed(spec: Spec) -> tuple[bool, bool]:
@@ -58,7 +89,7 @@ def tma_fed(spec: Spec) -> tuple[bool, bool]:
 
 
 @cute.jit
-def init_barriers(spec: cutlass.Constexpr, barriers: tuple, thread: Int32) -> None:
+def init_barriers(spec: cutlass.Constexpr, barriers: Barriers, thread: Int32) -> None:
     """Initialise the barriers of all stages."""
     geo = spec.geometry
     full, empty = barriers
@@ -104,20 +135,17 @@ def tma_swizzle() -> cute.Swizzle:
     return cute.make_swizzle(3, 4, 3)
 
 
-def tma_loads(spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple) -> tuple:
-    """Return on the host what TMA needs of A and of B, or nothing.
-
-    That is its atom, the tensor, flags of the stack, and whether it is read once.
-    """
-    m, n, k, l0, l1 = sizes
+def tma_loads(spec: Spec, of: Arguments) -> Loads:
+    """Return on the host what TMA needs of A and of B."""
+    m, n, k, l0, l1 = of.sizes
     geo, (tile_m, tile_n, _) = spec.geometry, spec.config.tile
-    found: list[tuple] = []
-    of_b = (b_steps[1], b_steps[0], *b_steps[2:])
+    found: list[TmaLoad | tuple[()]] = []
     for tile, address, rows, each, across, shared in (
-        (geo.a, addresses[0], m, a_steps, n, tile_n), (geo.b, addresses[1], n, of_b, m, tile_m)
-    ):  # fmt: skip
+        (geo.a, of.addresses.a, m, of.a_steps, n, tile_n),
+        (geo.b, of.addresses.b, n, transposed(of.b_steps), m, tile_m),
+    ):
         if tile.tma_fed:
-            batches = (depth(each[2], l0), depth(each[3], l1))
+            batches = (depth(each.l0, l0), depth(each.l1, l1))
             view = batched(address, CUTE_TYPES[tile.dtype], rows, k, each, batches, tile.k_major)
             box = cute.select(tma_layout(tile, 1), mode=[0, 1])
             if tile.tma_swizzled:
@@ -125,29 +153,35 @@ def tma_loads(spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_step
             op = cpasync.CopyBulkTensorTileG2SOp()
             atom, tensor = cpasync.make_tiled_tma_atom(op, view, box, (tile.extent, tile.k_tile))
             flags = tuple(select(step != 0, Int32(1), Int32(0)) for step in each[2:])
-            stack, size = ((each[2], l0), (each[3], l1)), Int64(rows) * k * tile.dtype.itemsize
-            found.append((atom, tensor, flags, read_once(across, shared, stack, size)))
+            stack, size = ((each.l0, l0), (each.l1, l1)), Int64(rows) * k * tile.dtype.itemsize
+            once = read_once(across, shared, stack, size)
+            found.append(TmaLoad(atom, tensor, Batch(*flags), once))
         else:
             found.append(())
-    return tuple(found)
+    return Loads(*found)
 
 
-def partition(tile: OperandTile, load: tuple, shared: cute.Pointer, stages: int) -> tuple:
+def partition(
+    tile: OperandTile, load: TmaLoad, shared: cute.Pointer, stages: int
+) -> tuple[cute.Tensor, cute.Tensor]:
     """Return what boxes are copied from, by (extent, K, L0, L1), and to, by stages."""
-    atom, tensor, *_ = load
     if tile.tma_swizzled:
         shared = cute.recast_ptr(shared, tma_swizzle(), dtype=CUTE_TYPES[tile.dtype])
     stage = cute.make_tensor(shared, tma_layout(tile, stages))
-    tiles = cute.local_tile(tensor, (tile.extent, tile.k_tile), (None, None, None, None))
+    tiles = cute.local_tile(load.tensor, (tile.extent, tile.k_tile), (None, None, None, None))
     into, source = cpasync.tma_partition(
-        atom, 0, cute.make_layout(1), cute.group_modes(stage, 0, 2), cute.group_modes(tiles, 0, 2)
+        load.atom,
+        0,
+        cute.make_layout(1),
+        cute.group_modes(stage, 0, 2),
+        cute.group_modes(tiles, 0, 2),
     )
     return source, into
 
 
 @cute.jit
 def start_tma(
-    spec: cutlass.Constexpr, loads: tuple, parts: cutlass.Constexpr, firsts: tuple, batch: tuple,
+    spec: cutlass.Constexpr, loads: Loads, parts: cutlass.Constexpr, unit: Unit,
     at: Int32, stage: Int32, full: cute.Pointer, leads: cutlass.Boolean,
 ) -> None:  # fmt: skip
     """Start the boxes of k_tile `at`, by the warp that `leads`."""
@@ -159,10 +193,11 @@ def start_tma(
         for i in range_constexpr(2):
             if const_expr(tiles[i].tma_fed):
                 source, into = parts[i]
-                atom, _, flags, once = loads[i]
-                i0, i1 = batch[0] * flags[0], batch[1] * flags[1]
-                box = source[None, firsts[i] // tiles[i].extent, at, i0, i1]
-                bring(atom, box, into[None, stage], full, Int32(0), 1, cache_policy(once))
+                load = loads[i]
+                i0, i1 = unit.batch.i0 * load.factors.i0, unit.batch.i1 * load.factors.i1
+                box = source[None, unit.corner[i] // tiles[i].extent, at, i0, i1]
+                policy = cache_policy(load.once)
+                bring(load.atom, box, into[None, stage], full, Int32(0), 1, policy)
 
 
 # -- k_tiles ---------------------------------------------------------------------------------------
@@ -170,14 +205,12 @@ def start_tma(
 
 @cute.jit
 def load_k_tiles(
-    spec: cutlass.Constexpr, loads: tuple, sources: cutlass.Constexpr, shared: tuple,
-    barriers: tuple, firsts: tuple, within: tuple, ends: tuple, batch: tuple,
-    leads: cutlass.Boolean, stage: Int32, phase: Int32,
+    spec: cutlass.Constexpr, loads: Loads, sources: cutlass.Constexpr, shared: Stages,
+    barriers: Barriers, unit: Unit, leads: cutlass.Boolean, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Bring the k_tiles of a work unit between two `ends` of K; return the stage behind them.
+    """Bring the k_tiles of a work unit; return the stage behind them, and its phase.
 
-    `firsts`, `within` and `batch` say where its tile lies: see `unit_coords`. The warp that `leads`
-    starts the boxes.
+    The warp that `leads` starts the boxes.
     """
     geo, tile_k = spec.geometry, spec.config.tile[2]
     full, empty = barriers
@@ -187,27 +220,26 @@ def load_k_tiles(
         partition(tile, load, to, spec.config.stages) if tile.tma_fed else ((), ())
         for tile, load, to in zip(tiles, loads, shared, strict=True)
     ]
-    remaining = ends[1] - ends[0]
-    at = ends[0] // tile_k
+    remaining = unit.k.end - unit.k.first
+    at = unit.k.first // tile_k
     if const_expr(loads_two_k_tiles(spec.config)):
         stage, phase = load_k_tile_pairs(
-            spec, loads, parts, firsts, batch, barriers, leads, at,
-            (remaining + tile_k - 1) // tile_k, stage, phase,
+            spec, loads, parts, unit, barriers, leads, at, (remaining + tile_k - 1) // tile_k,
+            stage, phase,
         )  # fmt: skip
     else:
         offset_a, offset_b = Int64(0), Int64(0)
         for _ in cutlass.range((remaining + tile_k - 1) // tile_k, unroll=1):
             cute.arch.mbarrier_wait(empty + stage, phase)
             if const_expr(any(tma_fed(spec))):
-                start_tma(spec, loads, parts, firsts, batch, at, stage, full + stage, leads)
+                start_tma(spec, loads, parts, unit, at, stage, full + stage, leads)
             if const_expr(not all(tma_fed(spec))):
                 for i in range_constexpr(2):
                     if const_expr(not tiles[i].tma_fed):
                         offset = offset_a if const_expr(i == 0) else offset_b
                         into = shared[i] + stage * tiles[i].elements
-                        start_all(
-                            start_k_tile(sources[i], into, offset, remaining, within[i], held)
-                        )
+                        within = unit.within[i]
+                        start_all(start_k_tile(sources[i], into, offset, remaining, within, held))
                 cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
                 offset_a += sources[0].k_tile_bytes
                 offset_b += sources[1].k_tile_bytes
@@ -219,12 +251,13 @@ def load_k_tiles(
 
 @cute.jit
 def load_k_tile_pairs(
-    spec: cutlass.Constexpr, loads: tuple, parts: cutlass.Constexpr, firsts: tuple, batch: tuple,
-    barriers: tuple, leads: cutlass.Boolean, at: Int32, k_tiles: Int32, stage: Int32, phase: Int32,
+    spec: cutlass.Constexpr, loads: Loads, parts: cutlass.Constexpr, unit: Unit,
+    barriers: Barriers, leads: cutlass.Boolean, at: Int32, k_tiles: Int32, stage: Int32,
+    phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Bring `k_tiles` from k_tile `at` on, by TMA alone, two at a time: see `loads_two_k_tiles`."""
     full, empty = barriers
-    where = (spec, loads, parts, firsts, batch)
+    where = (spec, loads, parts, unit)
     for _ in cutlass.range((k_tiles + 1) // 2, unroll=1):
         next_stage, next_phase = advance(stage, phase, spec.config.stages)
         cute.arch.mbarrier_wait(empty + stage, phase)

@@ -27,7 +27,7 @@ from ..geometry import (
 )
 from . import scale_factors as block_scales
 from .gemm import gemm_kernel, load_atoms, tiled_mma
-from .records import BatchFactors, BlockScales, Dealt, Stored, Strides, TmaView
+from .records import BatchFactors, BlockScales, Dealt, Stored, TmaView
 from .spec import Spec
 
 __all__ = ["Spec", "example_arguments", "make_host"]
@@ -78,7 +78,7 @@ def start(
     ones = [select(step != 0, Int32(1), Int32(0)) for step in outer_steps]
     factors = BatchFactors(*(tuple(ones[i : i + 2]) for i in range(0, len(ones), 2)))
     gemm_kernel(
-        spec, *layouts, load_a, load_b, Stored(store_d, out, Strides(*out_strides)), factors,
+        spec, *layouts, load_a, load_b, Stored(store_d, out, out_strides), factors,
         (m, n), Dealt(order, units), of_sums,
         BlockScales((k + K_BYTES - 1) // K_BYTES, of_blocks), () if spec.split else taken,
     ).launch(

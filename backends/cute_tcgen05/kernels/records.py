@@ -7,6 +7,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from ...cute.kernels.host_arguments import ResultSteps
 from .clc_scheduler import Queue
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "ScaleTiles",
     "Schedule",
     "Stored",
-    "Strides",
     "TmaView",
 ]  # fmt: skip
 
@@ -35,22 +35,12 @@ class TmaView(NamedTuple):
     tensor: cute.Tensor
 
 
-class Strides(NamedTuple):
-    """Elements of D, or of partial sums, between rows, columns, L0, L1 and parts of K."""
-
-    row: Int64
-    column: Int64
-    l0: Int64
-    l1: Int64
-    part: Int64 | None = None
-
-
 class Stored(NamedTuple):
     """Where D is, or partial sums: for TMA, and its address and strides."""
 
     view: TmaView
     address: Int64
-    strides: Strides
+    strides: ResultSteps
 
 
 class BatchFactors(NamedTuple):
