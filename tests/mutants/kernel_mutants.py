@@ -355,8 +355,8 @@ KERNEL_MUTANTS = (
     Mutant(
         "stream-own-tile",
         _SIMT + "stream_k.py",
-        "thread // WARP, thread % WARP, (tm * spec.config.tile[0], tn * spec.config.tile[1]),",
-        "thread // WARP, thread % WARP, (tm * spec.config.tile[0], Int32(0)),",
+        "thread_of(thread), (tm * spec.config.tile[0], tn * spec.config.tile[1]),",
+        "thread_of(thread), (tm * spec.config.tile[0], Int32(0)),",
         "a tile at the edge stores columns that are its neighbour's",
         _STREAM,
     ),
