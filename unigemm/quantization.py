@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from .arrays.libraries import as_array, library_of
 from .arrays.operands import parse_dtype
 from .problem.quantization import check_quantized, sharing_of
-from .runtime.quantizing import quantize_array
+from .runtime.quantizing import quantize_opened
 
 if TYPE_CHECKING:
     from .arrays.types import ArrayT, DTypeLike, NumPyArray, NumPyLike, Stream, Tensor
@@ -93,12 +93,4 @@ def quantize(
     given: Any = as_array(x, "x")
     sharing, kind = sharing_of(block), parse_dtype(dtype)
     check_quantized(kind)
-    library = library_of(given, "x")
-    if library.opened is None:
-        return quantize_array(library, given, kind, sharing, stream)
-    with library.opened({"a": given, "b": given}, stream) as (views, own, back):
-        view = views["a"]
-        result: tuple[Any, Any] = back(
-            quantize_array(library_of(view, "x"), view, kind, sharing, own)
-        )
-        return result
+    return quantize_opened(library_of(given, "x"), given, kind, sharing, stream)

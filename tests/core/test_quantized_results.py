@@ -284,3 +284,65 @@ def test_compiling_a_plan_compiles_its_second_pass(tmp_path, monkeypatch):
     assert (second["source"], second["result"]) == ("bfloat16", "float8_e4m3fn")
     assert second["wide_reads"]
     assert second["wide_writes"]
+
+
+#: Contractions of (i, j) = (37, 90) and others, whatever the order of the result's indices.
+EINSUMS = {
+    "ij,jk->ik": ((37, 90), (90, 300)),
+    "ij,jk->ki": ((37, 90), (90, 300)),
+    "bij,bjk->ibk": ((2, 37, 90), (2, 90, 150)),
+    "ij,jkl->ikl": ((37, 90), (90, 3, 140)),
+    "ij,jk,kl->li": ((37, 90), (90, 20), (20, 300)),
+    "ij->ji": ((37, 90),),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (kind, text)
+        for kind in ("float32", "int8")
+        for text in EINSUMS
+        if kind == "float32" or len(EINSUMS[text]) == 2
+    ],  # int32, which sums of int8 are
+)
+def test_a_contraction_quantises_rows_of_its_result_as_it_is_written(kind, text, block):
+    arrays = [draw(shape, kind, i) for i, shape in enumerate(EINSUMS[text])]
+    more = {"scale_a": 0.5} if kind == "int8" and len(arrays) == 2 else {}
+    sums = unigemm.einsum(text, *arrays, **more, alpha=1.0, dtype="float32")
+    q, expected = unigemm.quantize(sums, "e5m2", block=block)
+    got = unigemm.einsum(text, *arrays, **more, quantize_out=block, dtype="float8_e5m2")
+    assert_same((got[0].view(np.uint8), got[1]), (q.view(np.uint8), expected))
+    if kind == "int8":
+        assert unigemm.einsum(text, *arrays, quantize_out=block)[0].dtype == np.int8
+    plan = unigemm.plan_einsum(text, *arrays, **more, quantize_out=block, dtype="float8_e5m2")
+    assert str(plan).endswith("a pass behind rounds the result, in float32, to float8_e5m2")
+
+
+def test_contractions_of_other_libraries_give_pairs_of_their_own():
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
+    a, b = draw((37, 90), "float32", 1), draw((90, 300), "float32", 2)
+    q, expected = unigemm.einsum("ij,jk->ki", a, b, quantize_out="row")
+    for made in (torch.from_numpy, jax.asarray):
+        d, scales = unigemm.einsum("ij,jk->ki", made(a), made(b), quantize_out="row")
+        assert type(d) is type(scales) is type(made(a))
+        raw = d.view(torch.uint8).numpy() if made is torch.from_numpy else np.asarray(d)
+        assert_same((raw.view(np.uint8), np.asarray(scales)), (q.view(np.uint8), expected))
+
+
+def test_contractions_that_are_not_quantised_are_refused_in_words():
+    for text, arrays, more, error, words in (
+        ("ij,jk->ik", (A, B), {"quantize_out": "rows"}, unigemm.UnsupportedProblem, "pass"),
+        ("ij,jk->ik", (A, B), {"out": A @ B}, unigemm.UnsupportedProblem, "leave out= out"),
+        ("ij,ij->i", (A, A), {}, unigemm.ShapeMismatch, "1 dimensions; name two"),
+        ("ij,jk->ik", (A, B), {"dtype": "float32"}, unigemm.UnsupportedDtype, "quantised to"),
+        ("ij,jk->ik", (A.astype("f8"), B.astype("f8")), {}, unigemm.UnsupportedDtype, "float64"),
+        ("ij,jk->ik", (A, B), {"epilogue": lambda acc: (acc, acc)}, unigemm.UnsupportedProblem,
+         "return one"),
+    ):  # fmt: skip
+        for function in (unigemm.einsum, unigemm.plan_einsum):
+            if words == "return one" and function is unigemm.plan_einsum:
+                continue
+            with pytest.raises(error, match=words):
+                function(text, *arrays, **{"quantize_out": "row", **more})

@@ -21,6 +21,7 @@ __all__ = [
     "ArrayT",
     "Axes",
     "Casting",
+    "ContractionOptions",
     "DTypeLike",
     "EinsumOptions",
     "EpilogueOptions",
@@ -159,6 +160,12 @@ class EinsumOptions(ProductOptions, total=False):
     scale_a: Scale | None
     scale_b: Scale | None
     casting: Casting | None
+
+
+class ContractionOptions(EinsumOptions, total=False):
+    """The keyword arguments of contractions."""
+
+    quantize_out: QuantizeOut | None
 
 
 class OneResultOptions(EinsumOptions, total=False):

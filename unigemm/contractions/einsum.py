@@ -19,7 +19,7 @@ from .terms import Term, order_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..arrays.types import Array, Axes, EinsumOptions, NumPyLike
+    from ..arrays.types import Array, Axes, ContractionOptions, NumPyLike
 
 __all__ = ["einsum", "inner", "matvec", "tensordot", "vecdot", "vecmat"]
 
@@ -31,7 +31,7 @@ _PAIR: tuple[tuple[int, int]] = ((0, 1),)
 
 def einsum(
     *subscripts_and_operands: Any, out: Any = None, optimize: Any = "greedy",
-    **options: Unpack[EinsumOptions],
+    **options: Unpack[ContractionOptions],
 ) -> Any:  # fmt: skip
     """Contract arrays by the rules of `numpy.einsum`: products along named indices, and their sums.
 
@@ -53,11 +53,14 @@ def einsum(
         What `matmul` takes, with the same meaning, but for `axes`, `gate_layout`, gated activations
         and block scales. Arrays for an epilogue broadcast to the result. With more than two
         operands, `dtype` and all that is for an epilogue are for the last product.
+        `quantize_out` quantises rows of the result as its indices are written: a pass behind the
+        products rounds it from float32 (`matmul` spares that where it can).
 
     Returns
     -------
     array
-        `out`, or a new array. A single operand of which nothing is summed gives a view of it.
+        `out`, or a new array. A single operand of which nothing is summed gives a view of it. With
+        `quantize_out` a pair, the result and its scales.
 
     Raises
     ------
@@ -146,7 +149,7 @@ def shape_of(x: Any, name: str) -> tuple[int, ...]:
 
 def tensordot(
     a: Array | NumPyLike, b: Array | NumPyLike, axes: Any = 2, *, out: Any = None,
-    **options: Unpack[EinsumOptions],
+    **options: Unpack[ContractionOptions],
 ) -> Any:  # fmt: skip
     """Sum products over pairs of dimensions, as `numpy.tensordot` does.
 
@@ -233,7 +236,7 @@ def _dimensions(side: Any, ndim: int, name: str) -> list[int]:
 
 def inner(
     a: Array | NumPyLike, b: Array | NumPyLike, /, *, out: Any = None,
-    **options: Unpack[EinsumOptions],
+    **options: Unpack[ContractionOptions],
 ) -> Any:  # fmt: skip
     """Sum products over the last dimensions of two arrays, as `numpy.inner` does.
 
@@ -262,7 +265,7 @@ def inner(
 def vecdot(
     x1: Array | NumPyLike, x2: Array | NumPyLike, /, out: Any = None, *,
     axis: int | None = None, keepdims: bool = False, axes: Axes | None = None,
-    **options: Unpack[EinsumOptions],
+    **options: Unpack[ContractionOptions],
 ) -> Any:  # fmt: skip
     """Multiply vectors that lie along one dimension of two arrays, as `numpy.vecdot` does.
 
@@ -302,7 +305,7 @@ def vecdot(
 
 def matvec(
     x1: Array | NumPyLike, x2: Array | NumPyLike, /, out: Any = None, *, axes: Axes | None = None,
-    **options: Unpack[EinsumOptions],
+    **options: Unpack[ContractionOptions],
 ) -> Any:  # fmt: skip
     """Multiply matrices by vectors, as `numpy.matvec` does.
 
@@ -334,7 +337,7 @@ def matvec(
 
 def vecmat(
     x1: Array | NumPyLike, x2: Array | NumPyLike, /, out: Any = None, *, axes: Axes | None = None,
-    **options: Unpack[EinsumOptions],
+    **options: Unpack[ContractionOptions],
 ) -> Any:  # fmt: skip
     """Multiply vectors, which are conjugated, by matrices, as `numpy.vecmat` does.
 

@@ -14,17 +14,19 @@ from ..planning.plan import Plan
 from ..planning.select import target_of
 from ..planning.target import Target
 from ..problem.contraction import Contraction, Named, View, contraction
+from ..problem.dtypes import DType
 from ..problem.subscripts import Index, parsed, taken_apart, written
 from ..runtime.plan_call import plan_request
 from ..runtime.request import Request
 from ..runtime.result_type import described_type
 from .einsum import requested
+from .quantized import rounded
 from .terms import OF_INTERMEDIATES, Term, contracted, is_apart, order_of, widened
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..arrays.types import EinsumOptions
+    from ..arrays.types import ContractionOptions
 
 __all__ = ["EinsumPlan", "EinsumStep", "plan_einsum"]
 
@@ -72,9 +74,12 @@ class EinsumPlan:
     ----------
     steps
         The products, in order; none where the result is a view of the only operand.
+    quantized
+        What the result, in float32, is rounded to by a pass behind them; None for no such pass.
     """
 
     steps: tuple[EinsumStep, ...]
+    quantized: DType | None = None
 
     @property
     def copied_bytes(self) -> int:
@@ -83,14 +88,17 @@ class EinsumPlan:
 
     def explain(self) -> str:
         """Return what is done, product by product."""
-        return "\n".join(x.explain() for x in self.steps) or "a view of operand 0; nothing is done"
+        said = [x.explain() for x in self.steps]
+        if self.quantized is not None:
+            said.append(f"a pass behind rounds the result, in float32, to {self.quantized}")
+        return "\n".join(said) or "a view of operand 0; nothing is done"
 
     __str__ = explain
 
 
 def plan_einsum(
     *subscripts_and_operands: Any, out: Any = None, optimize: Any = "greedy",
-    target: str | Target | None = None, keep: int = 3, **options: Unpack[EinsumOptions],
+    target: str | Target | None = None, keep: int = 3, **options: Unpack[ContractionOptions],
 ) -> EinsumPlan:  # fmt: skip
     """Say which products a contraction takes, which kernels compute them, and what is copied.
 
@@ -136,11 +144,14 @@ def plan_einsum(
         for i, (x, own) in enumerate(zip(specs, found.operands, strict=True))
     ]
     request = requested(options, None if out is None else _described(out, "out"))
+    quantized = None
+    if request.quantize_out is not None:
+        request, quantized, _ = rounded(request, specs[0].dtype, len(found.result))
     made = _Planned(request, target, whole_number(keep, "keep", 0))
     alone = len(terms) == 1 and {*found.operands[0]} == {*found.result}
-    if not (alone and out is None and options.get("dtype") is None and not request.arguments()):
+    if not (alone and out is None and request.dtype is None and not request.arguments()):
         contracted(terms, found.result, order_of(found, text, terms, optimize), made.multiply)
-    return EinsumPlan(tuple(made.steps))
+    return EinsumPlan(tuple(made.steps), quantized)
 
 
 def _described(x: Any, name: str) -> ArraySpec:
@@ -211,8 +222,7 @@ class _Planned:
         a, b, result = of
         plan = None
         if 0 not in form.a.shape and 0 not in form.b.shape:
-            scaled = bool(request.scales())
-            plan = plan_request(request, self.target, scaled=scaled, keep=self.keep, tuned=True)
+            plan = plan_request(request, self.target, scaled=False, keep=self.keep, tuned=True)
         text = f"{written(a.named.indices)},{written(b.named.indices)}->{written(result)}"
         step = EinsumStep(text, (a.name, b.name), tuple(sizes), form.launches, plan)
         self.steps.append(step)

@@ -17,8 +17,11 @@ from ..problem.subscripts import Index
 from ..runtime.byte_copies import readable
 from ..runtime.call import call
 from ..runtime.instead import owned, refuse_capture, strided, views_of
+from ..runtime.quantized_results import refuse_more_results
+from ..runtime.quantizing import quantize_opened
 from ..runtime.request import Request
-from ..runtime.result_type import device_of, result_type
+from ..runtime.result_type import device_of, plain, result_type
+from .quantized import rounded
 from .terms import OF_INTERMEDIATES, Term, beside_of, contracted, widened
 
 __all__ = ["computed", "named_as", "one_library", "owned", "refuse_capture", "strided", "views_of"]
@@ -83,6 +86,11 @@ def computed(
     if type(request.out) is tuple and len(request.out) == 1:
         request = request._replace(out=request.out[0])
     library = one_library(operands, request.results)
+    if request.quantize_out is not None:
+        asked = rounded(request, parse_dtype(plain(operands[0]).dtype), len(result))
+        found = computed(operands, indices, result, order, asked.request, conjugated)
+        refuse_more_results(len(found) - 1 if type(found) is tuple else 0)
+        return quantize_opened(library, found, asked.dtype, asked.sharing, request.stream)
     if library.opened is not None:
         return _through_dlpack(
             library, operands, request, indices, result, order, conjugated

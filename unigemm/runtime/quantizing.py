@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ..arrays.libraries import library_of
 from ..arrays.library import Library
 from ..arrays.operands import HOST, compact_strides
 from ..errors import UnsupportedDtype
@@ -18,7 +19,7 @@ from .bound import store
 from .call import stream_for
 from .rounding import Rounding, rounding_of
 
-__all__ = ["quantize_array"]
+__all__ = ["quantize_array", "quantize_opened"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,20 @@ class _Bound:
     launch: Rounding
     device: int
     reach: int
+
+
+def quantize_opened(
+    library: Library, x: Any, dtype: DType, sharing: Sharing, stream: Any
+) -> tuple[Any, Any]:
+    """Return `quantize_array` of an array, which may be one that is opened as a view first."""
+    if library.opened is None:
+        return quantize_array(library, x, dtype, sharing, stream)
+    with library.opened({"a": x, "b": x}, stream) as (views, own, back):
+        view = views["a"]
+        result: tuple[Any, Any] = back(
+            quantize_array(library_of(view, "x"), view, dtype, sharing, own)
+        )
+        return result
 
 
 def quantize_array(
