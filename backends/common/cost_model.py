@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unigemm.problem.problem import Problem
+
 from .launches import Array
 
-__all__ = ["Coefficients", "Parts", "Usage", "estimate", "overlapping"]
+__all__ = ["Coefficients", "Parts", "Usage", "estimate", "missed_bytes", "overlapping"]
 
 
 class Usage(NamedTuple):
@@ -157,6 +159,7 @@ class Parts(NamedTuple):
 
 
 _STEEPEST = 12.0  # exponent of a norm: higher powers of long times overflow
+_MISSED = 0.1
 _HOT_US = 1000.0  # half of `hot` is reached by main loops of this length
 
 
@@ -190,6 +193,28 @@ def estimate(u: Usage, c: Coefficients) -> Parts:
         total, launch, loop, starts, stores, reduction, copies,
         serial, mma, latency, smem, l2, dram, u.ctas / (waves * u.slots),
     )  # fmt: skip
+
+
+def missed_bytes(problem: Problem, read: Array, moved: float) -> Array:
+    """Return what launches read of device memory again, beyond what must move.
+
+    Where groups are uneven CTAs which read the same drift apart, and part of what they read again
+    comes from device memory (measured on an H100,
+    docs/lab-notes/2026-11-27-clusters-and-groups.md).
+
+    Parameters
+    ----------
+    problem
+        The product's class.
+    read
+        Bytes that all CTAs read.
+    moved
+        Bytes that must move.
+    """
+    if problem.groups is None or problem.groups.stacked:
+        return np.zeros_like(read)
+    missed: Array = _MISSED * np.maximum(read - moved, 0.0)
+    return missed
 
 
 def overlapping(c: Coefficients, *times: Any) -> Any:

@@ -10,7 +10,7 @@ from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
-from ..common.cost_model import Usage
+from ..common.cost_model import Usage, missed_bytes
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
 from ..common.epilogue import epilogue_us
 from ..common.groups import begins_anywhere, even, tiles_along
@@ -24,10 +24,6 @@ __all__ = ["SCHEDULES", "usage"]
 SCHEDULES = ("cooperative", "pingpong")
 _LINES = SWIZZLE_BYTES  # rows of tiles, of 8 bits, that lie in whole lines of shared memory
 _ALONE = 128  # columns that one warpgroup's wgmma takes as long for as for fewer
-# Groups have many waves: the SMs count that clusters leave without work, and where groups are
-# uneven CTAs which read the same drift apart. This part of what they read again comes from device
-# memory (measured on an H100, docs/lab-notes/2026-11-27-clusters-and-groups.md).
-_MISSED = 0.1
 
 
 def usage(
@@ -67,11 +63,9 @@ def usage(
     sums = 4.0 * rows * x.tile_n
     gbs, moved = target.dram_gbs * 1e3, bytes_moved(problem, extents)
     l2_us = 1.0 * ctas * k_tiles * read * per_k / (64.0 * sms * clock)
-    working, missed = np.full(x.size, sms), np.zeros(x.size)
-    if problem.groups is not None:
-        working = at_once[cluster]
-        if not problem.groups.stacked:
-            missed = _MISSED * np.maximum(l2_us * 64.0 * sms * clock - moved, 0.0)
+    missed = missed_bytes(problem, l2_us * 64.0 * sms * clock, moved)
+    # Groups have many waves: the SMs count that clusters leave without work.
+    working = np.full(x.size, sms) if problem.groups is None else at_once[cluster]
     return Usage(
         ctas=ctas,
         slots=at_once[cluster],

@@ -48,6 +48,7 @@ class CutileBackend(Backend):
     compiles = True
     takes_scales = True
     takes_epilogues = True
+    takes_groups = True
     shares_plans = True
 
     def missing(self) -> str | None:
@@ -176,6 +177,7 @@ class CutileBackend(Backend):
             overlap=features(plan.target).overlaps,
             scaled=plan.problem.scaled,
             epilogue=plan.problem.epilogue,
+            groups=gemm.batch[0] if plan.problem.groups else 0,
         )
 
 

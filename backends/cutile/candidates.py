@@ -13,11 +13,12 @@ from unigemm.planning.config import Config, Raster
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
+from ..common.groups import even
 from ..common.launches import Launches, columns_of
 from ..common.ranking import CostModel, Offer
 from ..common.workspace import workspace_bytes
 from .cost import usage
-from .geometry import copied_bytes, k_major
+from .geometry import copied_bytes, k_major, table_bytes
 from .launch_arguments import slots_of
 from .legality import unsupported_copies, unsupported_reason, varies
 from .tiles import NARROW, SCHEDULES, config_of, shapes, transposed_tf32
@@ -42,7 +43,8 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
     raster = Raster("m", _GROUP.get(target.capability[0], 8))
     found = []
     ways = [(problem, False)]
-    if target.capability[0] == 9 and unsupported_copies(problem, target) is None:
+    copied = problem.groups is None and target.capability[0] == 9
+    if copied and unsupported_copies(problem, target) is None:
         ways.append((k_major(problem), True))
     for read, repacked in ways:
         for shape in shapes(read, target):
@@ -58,13 +60,14 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
 def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
     """Return the candidates, both ways round where D has few rows, or B alone is transposed."""
     found = [_offer(problem, extents, target, False)]
-    if extents.m <= NARROW or _wide_swapped(problem, target):
+    if even(problem, extents).m <= NARROW or _wide_swapped(problem, target):
         found.append(_offer(problem.transposed, extents.transposed, target, True))
     return [each for each in found if each.launches.size]
 
 
 def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) -> Offer:
     every = _catalogue(problem, target)
+    asked, extents = extents, even(problem, extents)
     x, m, n = every.launches, extents.m, extents.n
     narrow = (x.tile_n <= NARROW) & (x.tile_m > NARROW)
     least = x.tile_n.min()
@@ -86,7 +89,8 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     room = np.maximum(1, places[own] // tiles[own])
     part_bytes = max(1, workspace_bytes(problem, extents, 2) // 2)
     most = np.minimum(np.minimum(k_tiles // 2, 2 * room), max(1, _MAX_WORKSPACE // part_bytes))
-    most = np.where(plain[own], np.maximum(1, most), 1)
+    cut = plain[own] & (problem.groups is None)
+    most = np.where(cut, np.maximum(1, most), 1)
     wanted = np.stack([np.ones_like(room), 0 * room + 2, 0 * room + 3, 0 * room + 4, room // 2,
                        room, 2 * room], axis=1)  # fmt: skip
     wanted = np.clip(wanted, 1, most[:, None])
@@ -100,7 +104,7 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     raster_n = m * x.tile_n[index] < n * x.tile_m[index]
     split_k = np.maximum(1, parts[which, column])
     launches = x.take(index, split_k=split_k, raster_n=raster_n * 1)
-    return Offer(problem, extents, swap_ab, every.tiles, launches)
+    return Offer(problem, asked, swap_ab, every.tiles, launches)
 
 
 def _wide_swapped(problem: Problem, target: Target) -> bool:
@@ -114,6 +118,8 @@ def _wide_swapped(problem: Problem, target: Target) -> bool:
 def scratch_bytes(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
     """Return the workspace of a launch; problem and extents as the caller sees them."""
     own, sizes = config.oriented(problem), config.oriented(extents)
+    if own.groups is not None:
+        return table_bytes(own, sizes, config)
     copies = copied_bytes(own, sizes, config) if config.repacked else 0
     if config.schedule == "tail":  # a tile's sums for each CTA of the last round
         m, n, _ = config.tile
@@ -132,7 +138,8 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
             narrow = tile.tile[1] <= NARROW < tile.tile[0]
             if swap_ab and (tile.repacked or not (wide or narrow)):
                 continue
-            for split_k in (1, 2) if tile.schedule == "plain" else (1,):
+            parts = tile.schedule == "plain" and problem.groups is None
+            for split_k in (1, 2) if parts else (1,):
                 config = replace(tile, split_k=split_k, swap_ab=swap_ab)
                 if unsupported_reason(own, config, target) is None:
                     yield config

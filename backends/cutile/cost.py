@@ -11,11 +11,12 @@ from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents, Problem
 
-from ..common.cost_model import Usage
+from ..common.cost_model import Usage, missed_bytes
 from ..common.epilogue import epilogue_us
+from ..common.groups import even, tiles_along
 from ..common.launches import Launches
 from ..common.workspace import packed_bytes, workspace_bytes
-from .geometry import ALIGNMENT, ANY_MAJOR
+from .geometry import ALIGNMENT, ANY_MAJOR, cut_by_groups
 from .tiles import SCHEDULES
 
 __all__ = ["usage"]
@@ -23,6 +24,7 @@ __all__ = ["usage"]
 _FLOAT64_FLOPS = 64.0  # multiply-adds of an SM per clock on sm_80, sm_90 and sm_100 (data sheets)
 _MMA_ROWS = {9: 64, 10: 64, 11: 64}  # the least M of the instruction; of mma.sync 16
 _SLOTS = {"ndtr": 600}  # issue slots, measured on an H200, where a half counts as hidden
+_SLICED_US = 1.0  # of a tile: descriptors of a group's part, made in the kernel (from an H100)
 _TURNED_BYTES = 32.0  # of an operand that are transposed on the way, of an SM in a clock
 
 
@@ -30,11 +32,13 @@ def usage(
     problem: Problem, extents: Extents, target: Target, x: Launches, tiles: Sequence[Config]
 ) -> Usage:
     """Return what launches use."""
-    m, n, k, batch = extents.m, extents.n, extents.k, extents.batch
+    own = even(problem, extents)
+    m, n, k, batch = own.m, own.n, own.k, own.batch
     size, clock, sms = problem.a.dtype.itemsize, target.clock_mhz, target.sm_count
     gbs = target.dram_gbs * 1e3
     major = target.capability[0]
-    count = -(-m // x.tile_m) * -(-n // x.tile_n) * batch
+    down, across = tiles_along(problem, "m", m, x.tile_m), tiles_along(problem, "n", n, x.tile_n)
+    count = np.ceil(down * across * batch)
     of_tile = x.cluster_m  # CTAs
     places = np.maximum(x.occupancy, 1) * (sms // of_tile)
     whole_k = -(-k // x.tile_k)
@@ -60,10 +64,14 @@ def usage(
     turned = turned + (problem.b.major != "k") * (1 - b_copied) * x.tile_n
     turned = turned * (size in (1, 4) and major not in ANY_MAJOR)
     out = np.where(x.split_k > 1, 4, problem.d.dtype.itemsize)
-    direct = (problem.d.alignment < ALIGNMENT) | (problem.d.major == "m")
+    direct = (cut_by_groups(problem).d.alignment < ALIGNMENT) | (problem.d.major == "m")
     sums = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) / 2), 0)
     sums = sums + tail * places * x.tile_m * x.tile_n * problem.accumulator.itemsize
     none = np.zeros(x.size)
+    l2_us = 1.0 * count * x.split_k * k_tiles * (used_m + used_n) * per_k / (64.0 * sms * clock)
+    moved = extents.bytes_moved(problem)
+    missed = missed_bytes(problem, l2_us * 64.0 * sms * clock, moved)
+    sliced = _SLICED_US * (problem.groups is not None and target.capability >= (9, 0))
     return Usage(
         ctas=count * x.split_k * of_tile,
         slots=places * of_tile,
@@ -74,13 +82,15 @@ def usage(
         smem_us=(x.tile_m / of_tile + x.tile_n) * per_k / (128.0 * clock),
         steps=none + 1.0,
         zero_rows=(x.tile_m - used_m + x.tile_n - used_n) * (major >= 9),
-        l2_us=1.0 * count * x.split_k * k_tiles * (used_m + used_n) * per_k / (64.0 * sms * clock),
-        dram_us=none + extents.bytes_moved(problem) / gbs,
+        l2_us=l2_us,
+        dram_us=(moved + missed) / gbs,
         store_us=used_m * used_n / of_tile * out * (1 + direct) / (32.0 * clock),
-        fused_us=epilogue_us(problem, used_m * used_n * (x.split_k == 1) / of_tile, clock, _SLOTS),
+        fused_us=sliced
+        + epilogue_us(problem, used_m * used_n * (x.split_k == 1) / of_tile, clock, _SLOTS),
         overlapped=0.5 * (x.schedule > 0),
         added_us=2.0 * sums / gbs,
-        reductions=(x.split_k > 1) + 2.0 * tail,
+        # The table of groups' tiles is written before, as parts are added up behind.
+        reductions=(x.split_k > 1) + 2.0 * tail + (problem.groups is not None),
         exchanges=none,
         exchange_us=none,
         copies=(a_copied + b_copied) * 1.0,

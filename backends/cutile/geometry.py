@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil
 from typing import Literal, NamedTuple
 
 from unigemm.planning.config import Config
@@ -12,20 +13,27 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.epilogue import Epilogue
 from unigemm.problem.problem import Extents, MatrixType, Problem
 
+from ..common.groups import anywhere
 from ..common.workspace import packed_bytes
 
 __all__ = [
     "ALIGNMENT",
     "ANY_MAJOR",
+    "CLEAR_TILE",
     "DEFAULT_WARPS",
+    "ENTRY",
     "PIECE_ROWS",
     "REDUCE_TILE",
+    "SCHEDULE_TILE",
     "TRANSPOSE_TILE",
     "Features",
     "Part",
+    "cleared_beside",
     "columns_of",
     "copied_bytes",
+    "cut_by_groups",
     "effective_problem",
+    "entries_of",
     "features",
     "gpu_code",
     "is_copied",
@@ -35,6 +43,7 @@ __all__ = [
     "physical_lines",
     "spans_of",
     "stored_directly",
+    "table_bytes",
 ]
 
 ALIGNMENT = 16  # bytes: base addresses and strides of TMA (PTX ISA, tensor maps), and cp.async
@@ -44,6 +53,11 @@ REDUCE_TILE = (4, 256)  # lines and elements of them that a block of the reducti
 # lines of the L2 at a time on both sides, and five blocks an SM have 80 kB in flight.
 TRANSPOSE_TILE = (64, 64)
 PIECE_ROWS = 8  # of a shared tile that a block of `join` adds up: 16 bytes of a column-major D
+ENTRY = 4  # numbers of a tile in the table of groups: group, which of its tiles, begin, end
+# Entries that a block of `schedule` writes, and groups that it looks at together; lines and
+# elements of them to which it writes zeros at once.
+SCHEDULE_TILE = (16, 64)
+CLEAR_TILE = (8, 256)
 ANY_MAJOR = (10, 11)  # major compute capabilities whose tcgen05 reads an operand as it lies
 
 
@@ -90,8 +104,20 @@ def gpu_code(target: Target) -> str:
     return f"sm_{major}{minor}"
 
 
+def cut_by_groups(problem: Problem) -> Problem:
+    """Return a problem whose matrices are as little aligned as what groups have of their lines.
+
+    A D of a stack begins where its memory does, and its lines end anywhere, too.
+    """
+    own, groups = anywhere(problem), problem.groups
+    if groups is None or not groups.stacked or own.d.major != groups.along:
+        return own
+    return replace(own, d=replace(own.d, alignment=own.d.dtype.itemsize))
+
+
 def kernel_problem(problem: Problem) -> Problem:
     """Return the class that is compiled for a problem: what makes no difference is left out."""
+    problem = cut_by_groups(problem)
     d = problem.d
     alignment = d.alignment if d.alignment == ALIGNMENT else d.dtype.itemsize
     precision = problem.precision if problem.a.dtype is DType.FLOAT32 else "ieee"
@@ -128,6 +154,36 @@ def parts_of(epilogue: Epilogue) -> tuple[Part, ...]:
         else:
             found.append(Part(i))
     return tuple(found)
+
+
+def cleared_beside(problem: Problem) -> tuple[int, ...]:
+    """Return which arrays of an epilogue are results that have zeros where no group is, as D has.
+
+    Those are the results of the shape of the sums.
+    """
+    epilogue, groups = problem.epilogue, problem.groups
+    if epilogue is None or groups is None or groups.rest != "zeros":
+        return ()
+    stored = range(len(epilogue.arrays), len(epilogue.arrays) + len(epilogue.stored))
+    return tuple(i for i in stored if epilogue.beside[i].along == "mn")
+
+
+def entries_of(problem: Problem, extents: Extents, config: Config) -> int:
+    """Return how many tiles groups may have along what they divide, as the kernel sees it."""
+    groups = problem.groups
+    if groups is None or groups.along == "k":
+        return 0
+    at = "mn".index(groups.along)
+    tile, total = config.tile[at], (extents.m, extents.n)[at]
+    if groups.stacked:
+        return extents.batch * ceil(total / tile)
+    return (total + extents.groups * (tile - 1)) // tile
+
+
+def table_bytes(problem: Problem, extents: Extents, config: Config) -> int:
+    """Return the bytes of the table of groups' tiles: how many there are, and the entry of each."""
+    entries = entries_of(problem, extents, config)
+    return 4 * ENTRY * (entries + 1) if entries else 0
 
 
 def columns_of(problem: Problem, columns: int) -> int:

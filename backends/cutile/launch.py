@@ -136,6 +136,7 @@ def launcher(
     overlap: bool,
     scaled: bool = False,
     epilogue: Epilogue | None = None,
+    groups: int = 0,
 ) -> Launcher:
     """Return what launches a product.
 
@@ -151,6 +152,8 @@ def launcher(
         Let each kernel begin while the one before it ends.
     scaled, epilogue
         Of the problem: what a launch brings beside addresses and the stream.
+    groups
+        How many there are, of which a launch brings the ends; 0 for another product.
     """
     from cuda.bindings import driver
 
@@ -178,9 +181,10 @@ def launcher(
             return
         run((a, b, d, workspace, *_of_scales(scales)), stream)
 
-    if epilogue is None:
+    if epilogue is None and not groups:
         return launch
-    arrays, largest = len(epilogue.beside), epilogue.largest is not None
+    arrays = 0 if epilogue is None else len(epilogue.beside)
+    largest = epilogue is not None and epilogue.largest is not None
     first = 3 if scaled else 0
     unused, behind = (0,) * (MOST_ARRAYS - arrays), first + arrays
 
@@ -193,13 +197,30 @@ def launcher(
         beside = (*map(int, more[first:behind]), *unused)
         run((a, b, d, workspace, *scales, at, *beside, *numbers), stream)
 
-    return launch_fused
+    if not groups:
+        return launch_fused
+    numbers = 0 if epilogue is None else epilogue.numbers
+    spare = (0,) * (MOST_ARRAYS - numbers)
+
+    def launch_grouped(a: int, b: int, d: int, workspace: int, stream: int, *more: float) -> None:
+        if swapped:
+            a, b = b, a
+        *own, ends = more
+        steps = tuple(map(int, (own.pop(-2), own.pop()))) if scaled else (0, 0)
+        scales = _of_scales(own, [groups if step else 1 for step in steps]) if scaled else (0,) * 5
+        at = int(own[behind]) if largest else 0
+        beside = (*map(int, own[first:behind]), *unused)
+        bits = (*map(_float_bits, own[behind + largest :]), *spare)
+        run((a, b, d, workspace, *scales, at, *beside, *bits, int(ends), *steps), stream)
+
+    return launch_grouped
 
 
-def _of_scales(scales: Sequence[float]) -> tuple[int, ...]:
-    """Return the places of two scales, whether there are such, and the bits of the factor."""
+def _of_scales(scales: Sequence[float], counts: Sequence[int] = (1, 1)) -> tuple[int, ...]:
+    """Return the places of scales, how many there are (or 0), and the bits of the factor."""
     at_a, at_b = int(scales[0]), int(scales[1])
-    return at_a, at_b, int(at_a != 0), int(at_b != 0), _float_bits(scales[2])
+    count_a, count_b = counts
+    return at_a, at_b, count_a * (at_a != 0), count_b * (at_b != 0), _float_bits(scales[2])
 
 
 def _float_bits(number: float) -> int:

@@ -24,10 +24,14 @@ from unigemm.problem.problem import Extents, MatrixType, Problem
 from ..common.kernel_key import INT32_MAX, Steps, oriented_beside, oriented_strides
 from ..common.workspace import ROW_BYTES, packed_bytes, packed_row_bytes, parts_filled
 from .geometry import (
+    ENTRY,
     PIECE_ROWS,
     REDUCE_TILE,
+    SCHEDULE_TILE,
     TRANSPOSE_TILE,
+    cleared_beside,
     columns_of,
+    entries_of,
     features,
     is_copied,
     parts_of,
@@ -48,7 +52,8 @@ __all__ = [
 ]
 
 #: What a launch brings, in its order: addresses (A and B the kernel's), extents, bits of float64s;
-#: then what an epilogue takes: places of its arrays, and bits of its numbers.
+#: then what an epilogue takes: places of its arrays, and bits of its numbers; then what groups do:
+#: the address of their ends, and how many numbers a scale steps from group to group.
 CALL_ARGUMENTS = (
     "a",
     "b",
@@ -62,6 +67,9 @@ CALL_ARGUMENTS = (
     "largest",
     *(f"array {i}" for i in range(MOST_BESIDE)),
     *(f"number {i}" for i in range(MOST_BESIDE)),
+    "ends",
+    "step_a",
+    "step_b",
 )
 
 
@@ -72,8 +80,7 @@ class CallArgument:
     Attributes
     ----------
     name
-        One of `CALL_ARGUMENTS`: an address, how many scales lie at one (0 or 1), or the bits of the
-        factor.
+        One of `CALL_ARGUMENTS`: an address, how many scales lie at one, or the bits of a factor.
     offset
         Bytes added to an address.
     """
@@ -176,6 +183,11 @@ def calls(plan: Plan, gemm: Gemm) -> tuple[Call, ...]:
     steps = [step for matrix in strides for step in matrix[2:]]
     if all(0 <= step <= INT32_MAX for step in steps):
         return _calls(plan, gemm.batch, strides, (0,) * len(strides))
+    if plan.problem.groups is not None:
+        raise UnsupportedProblem(
+            "cutile steps from group to group by 0 to 2**31 - 1 elements, and a stack runs "
+            "backwards or has its matrices farther apart; use backend='cute_simt', or a copy"
+        )
     found: list[Call] = []
     inner, outer = gemm.batch
     for i1, i0 in product(range(outer), range(inner)):
@@ -206,19 +218,12 @@ def _calls(
     units = units_of(config, plan.extents) // extents.batch * products
     slots = slots_of(config, plan.target)
     blocks = min(units, slots) if config.schedule == "persistent" else units
-    scales: tuple[Argument, ...] = ()
-    if problem.scaled:
-        # Two arrays of at most one number: address, extent, stride.
-        scales = (
-            CallArgument("scale_a"),
-            CallArgument("scales_a"),
-            1,
-            CallArgument("scale_b"),
-            CallArgument("scales_b"),
-            1,
-        )
-        scales = (*scales, CallArgument("factor"))
-    scales = (*scales, *_fused(problem, (m, n), batch, strides[3:], offsets[3:]), *other)
+    scales = (*_scales(problem), *_fused(problem, (m, n), batch, strides[3:], offsets[3:]), *other)
+    if problem.groups is not None:
+        cleared = [d] if problem.groups.rest == "zeros" else []
+        for i in cleared_beside(problem):
+            cleared.append(_beside(problem, i, None, (m, n), batch, strides[3 + i], offsets[3 + i]))
+        return _of_groups(plan, (*a, *b, *d, *scales), cleared)
     stack = batch[0] if config.split_k == 1 else products
     order = order_of(config, ceil(m / config.tile[0]), ceil(n / config.tile[1]), stack)
     if not features(plan.target).multiplies:
@@ -246,6 +251,56 @@ def _calls(
         _call("gemm", blocks, (*a, *b, *parts, *work), plan),
         _call("reduce", down * across * products, (*parts, *d, *scales), plan),
     )
+
+
+def _of_groups(
+    plan: Plan, arrays: Sequence[Argument], cleared: Sequence[Sequence[Argument]]
+) -> tuple[Call, ...]:
+    """Return the launches of a product with groups, that of their table first.
+
+    Parameters
+    ----------
+    plan
+        Its plan.
+    arrays
+        The arguments of A, B, D, the scales and the epilogue.
+    cleared
+        Those of each array that has zeros where no group is.
+    """
+    config, problem = plan.config, plan.config.oriented(plan.problem)
+    extents, groups = config.oriented(plan.extents), problem.groups
+    assert groups is not None
+    count = extents.batch if groups.stacked else extents.groups
+    down, across = ceil(extents.m / config.tile[0]), ceil(extents.n / config.tile[1])
+    order = order_of(config, down, across, count)
+    ends = (CallArgument("ends"), count, 1)
+    steps = (CallArgument("step_a"), CallArgument("step_b")) if problem.scaled else ()
+    if groups.along == "k":
+        total, units = extents.k, down * across * count
+        order = order if features(plan.target).multiplies else order[:2]
+        work: tuple[Argument, ...] = (*ends, *steps, total, units, *order)
+        found = []
+    else:
+        entries = entries_of(problem, extents, config)
+        total, beside = (extents.m, across) if groups.along == "m" else (extents.n, down)
+        units = entries * beside
+        table = (CallArgument("workspace"), ENTRY * (entries + 1), 1)
+        work = (*ends, *table, *steps, total, beside, *order[:2])
+        blocks = max(ceil(entries / SCHEDULE_TILE[0]), plan.target.sm_count if cleared else 1)
+        shares = max(1, blocks // count) if groups.stacked else blocks
+        taken = (argument for array in cleared for argument in array)
+        found = [_call("schedule", blocks, (*ends, *table, *taken, total, shares), plan)]
+    slots = slots_of(config, plan.target)
+    blocks = min(units, slots) if config.schedule == "persistent" else units
+    return (*found, _call("gemm", blocks, (*arrays, *work), plan))
+
+
+def _scales(problem: Problem) -> tuple[Argument, ...]:
+    """Return the arguments of scales, if any: two arrays (address, extent, stride), a factor."""
+    if not problem.scaled:
+        return ()
+    arrays = [(CallArgument(f"scale_{x}"), CallArgument(f"scales_{x}"), 1) for x in "ab"]
+    return (*arrays[0], *arrays[1], CallArgument("factor"))
 
 
 def order_of(config: Config, down: int, across: int, stack: int) -> tuple[int | Divisor, ...]:
@@ -310,18 +365,27 @@ def _fused(
         return ()
     found: list[Argument] = []
     for i, half in parts_of(epilogue):
-        x = epilogue.beside[i]
-        own = shape[0], shape[1] if half is None else shape[1] // 2
-        rows, columns = (
-            extent if name in x.along else 1 for extent, name in zip(own, "mn", strict=True)
-        )
-        offset = offsets[i] + (columns * strides[i][1] if half else 0)
-        turned = physical_lines(x.matrix) == "n"
-        found += _matrix(f"array {i}", x.matrix, turned, (rows, columns), batch, strides[i], offset)
+        found += _beside(problem, i, half, shape, batch, strides[i], offsets[i])
     found += [CallArgument(f"number {i}") for i in range(epilogue.numbers)]
     if epilogue.largest is not None:
         found += [CallArgument("largest"), 1, 1]
     return tuple(found)
+
+
+def _beside(
+    problem: Problem, i: int, half: int | None, shape: tuple[int, int], batch: tuple[int, int],
+    steps: Steps, offset: int,
+) -> tuple[Argument, ...]:  # fmt: skip
+    """Return the arguments of an array of an epilogue, or of that half of its columns."""
+    assert problem.epilogue is not None
+    x = problem.epilogue.beside[i]
+    own = shape[0], shape[1] if half is None else shape[1] // 2
+    rows, columns = (
+        extent if name in x.along else 1 for extent, name in zip(own, "mn", strict=True)
+    )
+    offset += columns * steps[1] if half else 0
+    turned = physical_lines(x.matrix) == "n"
+    return _matrix(f"array {i}", x.matrix, turned, (rows, columns), batch, steps, offset)
 
 
 def _copied(

@@ -9,6 +9,7 @@ from unigemm.problem.epilogue import arithmetic
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.epilogue import in_place, unsupported_epilogue
+from ..common.groups import anywhere, unsupported_groups
 from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from ..common.workspace import parts_filled
 from .geometry import ALIGNMENT, ANY_MAJOR, effective_problem, features, spans_of
@@ -36,6 +37,8 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
     return (
         unsupported_blocks(problem)
         or unsupported_epilogue(problem, target, (9, 0))
+        or unsupported_groups(problem)
+        or _unsupported_lines_of_groups(problem)
         or _unsupported_beside(problem)
         or _unsupported_halves(problem, extents)
         or _unsupported_architecture(target)
@@ -44,6 +47,21 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
         or _unsupported_alignment(problem)
         or _unsupported_lines(problem, extents, target)
     )
+
+
+def _unsupported_lines_of_groups(problem: Problem) -> str | None:
+    """Say which operand groups cut across its lines: tiles of such begin at any element."""
+    groups, own = problem.groups, anywhere(problem)
+    if groups is None:
+        return None
+    for name, whole, cut in (("A", problem.a, own.a), ("B", problem.b, own.b)):
+        if cut.alignment < min(whole.alignment, ALIGNMENT):
+            copied = "K-major" if groups.along != "k" else f"{'MN'[name == 'B']}-major"
+            return (
+                f"{name} is {whole} and groups divide its lines: they begin at any element, and "
+                f"TMA and cp.async move 16 bytes; pass a {copied} copy, or use another backend"
+            )
+    return None
 
 
 _FLOAT32_ONLY = ("erf", "ndtr", "floordiv")
@@ -154,6 +172,12 @@ def _unsupported_lines(problem: Problem, extents: Extents, target: Target) -> st
         ("A", problem.a, extents.k if problem.a.major == "k" else extents.m),
         ("B", problem.b, extents.k if problem.b.major == "k" else extents.n),
     ):
+        groups = problem.groups
+        if groups is not None and groups.stacked and matrix.major == groups.along:
+            return (
+                f"lines of {name} end where groups do and {target.arch} reads {matrix.vector} "
+                "elements at a time; pass a K-major copy, or use another backend"
+            )
         if length % matrix.vector:
             return (
                 f"lines of {name} have {length} elements and {target.arch} reads "
@@ -195,6 +219,10 @@ def _unsupported_schedule(problem: Problem, config: Config) -> str | None:
         return "split-K and the group of the raster are at least 1"
     if config.schedule != "plain" and config.split_k > 1:
         return f"a {config.schedule} kernel has K whole"
+    if problem.groups is not None and (config.schedule == "tail" or config.split_k > 1):
+        return "a tile of a group has K whole: name another schedule"
+    if problem.groups is not None and config.repacked:
+        return "operands of groups are read where they lie"
     if varies(problem, config.schedule):
         return f"where a {config.schedule} kernel cuts K depends on M; name another schedule"
     return None

@@ -31,6 +31,14 @@ class Array:
         grid = np.ix_(*ranges)
         return self.offset + sum(i * step for i, step in zip(grid, self.strides, strict=True))
 
+    def slice(self, axis, start, stop):
+        length = self.shape[axis]
+        assert 0 <= start < length and start <= stop <= length, f"{start}:{stop} of {length}"  # noqa: PT018
+        shape = (*self.shape[:axis], int(stop - start), *self.shape[axis + 1 :])
+        return Array(
+            self.memory, self.offset + int(start) * self.strides[axis], shape, self.strides
+        )
+
     def tiled_view(self, tile_shape, *, padding_mode=None, traversal_steps=None):
         return TiledView(self, tile_shape, padding_mode, traversal_steps or tile_shape)
 
@@ -101,8 +109,8 @@ class Machine:
         if dtype.kind == "f":
             return dtype.type(number)
         limits = np.iinfo(dtype)
-        assert limits.min <= number <= limits.max, f"{number} is no {dtype}"
-        return number
+        assert np.all((limits.min <= number) & (number <= limits.max)), f"{number} is no {dtype}"
+        return number.astype(dtype) if isinstance(number, np.ndarray) else number
 
     @staticmethod
     def zeros(shape, dtype):
@@ -122,13 +130,31 @@ class Machine:
         array.tiled_view(tile.shape).store(index, tile)
 
     @staticmethod
-    def gather(array, index, padding_value):
-        (extent,) = array.shape
-        return array.memory[array.offset + index] if index < extent else np.float32(padding_value)
+    def gather(array, index, padding_value=0):
+        there = (np.asarray(index) >= 0) & (np.asarray(index) < array.shape[0])
+        found = array.memory[array.offset + np.where(there, index, 0)] if there.any() else 0
+        found = np.where(there, found, padding_value).astype(array.dtype)
+        return found if np.ndim(index) else array.dtype.type(found[()])
+
+    @staticmethod
+    def scatter(array, index, values, mask=True):
+        index, values, mask = np.broadcast_arrays(index, values, mask)
+        there = mask & (index >= 0) & (index < array.shape[0])
+        array.memory[array.offset + index[there]] = values[there]
+
+    @staticmethod
+    def scan(tile, axis, function, identity):
+        found = [identity]
+        for each in tile:
+            found.append(function(found[-1], each))
+        assert axis == 0
+        return np.array(found[1:], tile.dtype)
+
+    cumsum, sum = staticmethod(np.cumsum), staticmethod(np.sum)
 
     @staticmethod
     def where(condition, tile, other):
-        if np.ndim(condition):
+        if np.ndim(condition) or not np.ndim(tile):
             return np.where(condition, tile, other)
         return tile if condition else np.full_like(tile, other)
 
@@ -158,8 +184,8 @@ class Machine:
         return np.ascontiguousarray(tile).view(dtype)
 
     @staticmethod
-    def max(tile):
-        return np.max(tile)
+    def max(tile, axis=None):
+        return np.max(tile, axis)
 
     @staticmethod
     def extract(tile, index, shape):

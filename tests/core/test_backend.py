@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-import unigemm
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.backend import Backend, unsupported_by
 from unigemm.planning.config import Config
@@ -207,7 +206,6 @@ def test_every_backend_of_our_own_is_of_the_base_class_and_of_its_name(name):
 
 
 def test_a_backend_without_groups_is_named_where_it_is_asked_for():
-    spec = unigemm.ArraySpec
-    a, b = spec((64, 32), "float32"), spec((4, 32, 8), "float32")
-    with pytest.raises(unigemm.UnsupportedProblem, match="cutile: it computes no groups; use "):
-        unigemm.plan(a, b, offsets=spec((4,), "int32"), target="b200", backend="cutile")
+    problem = replace(PRODUCT[0], groups=Groups("m"))
+    with pytest.raises(UnsupportedProblem, match="least: it computes no groups; use another"):
+        choose(problem, Extents(96, 64, 32, groups=4), CPU, (Least(),))

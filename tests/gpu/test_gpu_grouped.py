@@ -123,15 +123,63 @@ def test_groups_on_cuda_cores(form, dtype, layout):
     Product(form, dtype, layout, other=(133, 71)).check(backend="cute_simt")
 
 
+#: What cutile takes: groups do not divide lines of operands, and 8 bits are K-major on Hopper.
+BY_CUTILE = [
+    *[("m", "bfloat16", layout) for layout in ("nn", "nt")],
+    *[("n", "bfloat16", layout) for layout in ("nt", "tt")],
+    ("k", "bfloat16", "tn"),
+    *[("rows", "bfloat16", layout) for layout in ("nn", "nt")],
+    ("m", "float16", "nt"),
+    ("k", "float16", "tn"),
+    *[(form, "float32", "nt") for form in ("m", "n", "rows")],
+    ("k", "float32", "tn"),
+    *[(form, "float8_e4m3fn", "nt") for form in ("m", "n", "rows")],
+    *[(form, "int8", "nt") for form in ("m", "n", "rows")],
+]
+
+
+@pytest.mark.parametrize(("form", "dtype", "layout"), BY_CUTILE)
+@pytest.mark.sample(12)
+def test_groups_in_cutile(form, dtype, layout):
+    options, _ = TYPES[dtype]
+    Product(form, dtype, layout, other=(272, 208)).check(backend="cutile", **options)
+
+
+BACKENDS = ("cute_wgmma", "cute_simt", "cutile")
+LAYOUTS = {"m": "nt", "n": "nt", "k": "tn", "rows": "nt"}  # that all of them take
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("form", LAYOUTS)
+def test_nan_of_a_group_stays_in_it(form, backend):
+    if backend == "cute_wgmma":
+        needs_hopper()
+    sizes = (130, 0, 1, 70)
+    product = Product(form, "bfloat16", LAYOUTS[form], sizes=sizes, other=(136, 72))
+    ill = slice(130, 131)
+    {
+        "m": lambda: product.a[ill],
+        "n": lambda: product.b[:, ill],
+        "k": lambda: product.a[:, ill],
+        "rows": lambda: product.a[2, :1],
+    }[form]().fill_(float("nan"))
+    product.call(backend=backend)
+    wanted = product.wanted()
+    assert torch.equal(product.d.isnan(), wanted.isnan())
+    assert wanted.isnan().any()
+    assert torch.equal(product.d.nan_to_num(), wanted.nan_to_num())
+
+
+@pytest.mark.parametrize("backend", ["auto", "cutile"])
 @pytest.mark.parametrize("form", ["m", "k"])
-def test_a_graph_is_replayed_with_other_offsets(form):
-    product = Product(form, "bfloat16", "nn")
+def test_a_graph_is_replayed_with_other_offsets(form, backend):
+    product = Product(form, "bfloat16", "nn" if backend == "auto" else LAYOUTS[form])
     product.a.nan_to_num_()
     product.b.nan_to_num_()
-    product.check()
+    product.check(backend=backend)
     graph, total = torch.cuda.CUDAGraph(), sum(SIZES) + REST
     with torch.cuda.graph(graph):
-        product.call()
+        product.call(backend=backend)
     rng = np.random.default_rng(3)
     for _ in range(1000):
         ends = np.sort(rng.integers(0, total + 1, len(SIZES)))
@@ -140,25 +188,29 @@ def test_a_graph_is_replayed_with_other_offsets(form):
         assert torch.equal(product.d, product.wanted())
 
 
-def test_offsets_that_are_none_leave_the_guards():
-    for form in ("m", "n", "k", "rows"):
-        product = Product(form, "bfloat16", "nn")
+@pytest.mark.parametrize("backend", ["auto", "cutile"])
+def test_offsets_that_are_none_leave_the_guards(backend):
+    for form in LAYOUTS:
+        product = Product(form, "bfloat16", "nn" if backend == "auto" else LAYOUTS[form])
         product.ends.copy_(
             torch.tensor([5, 3, 2**31 - 1, -7, -(2**31), 800, 70, 2000], dtype=torch.int32)
         )
-        product.call()
+        product.call(backend=backend)
         torch.cuda.synchronize()
         assert (product.memory[:GUARD] == 77).all()
         assert (product.memory[-GUARD:] == 77).all()
 
 
-@pytest.mark.parametrize("backend", ["cute_wgmma", "cute_simt"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("form", ["m", "n", "k", "rows"])
 def test_small_groups_for_the_sanitizer(form, backend):
     """A small set that `compute-sanitizer` runs in reasonable time (see bench/README.md)."""
     if backend == "cute_wgmma":
         needs_hopper()
-    for layout, other in (("nn", (72, 136)), ("tt", (37, 43))):
+    ways = [("nn", (72, 136)), ("tt", (37, 43))]
+    if backend == "cutile":
+        ways = [(LAYOUTS[form], (72, 136)), (LAYOUTS[form], (200, 24))]
+    for layout, other in ways:
         product = Product(form, "bfloat16", layout, sizes=(33, 0, 1, 0, 70, 0), other=other)
         product.check(backend=backend)
         amax = torch.zeros(1, device="cuda")

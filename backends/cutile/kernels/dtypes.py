@@ -14,4 +14,5 @@ TYPES = {
     DType.FLOAT8_E5M2: ct.float8_e5m2,
     DType.INT8: ct.int8,
     DType.INT32: ct.int32,
+    DType.INT64: ct.int64,
 }

@@ -15,12 +15,14 @@ Size = ct.Constant[int]
 def scaled(total, scales):  # noqa: ANN001, ANN201
     """Multiply sums by a factor and by the numbers of two arrays, where those are not empty.
 
-    There is no branch: sums are always multiplied in the two steps of `common.factors`, of which
-    the second is mostly by 1.
+    Where groups have numbers of their own, their places are behind the factor. There is no branch:
+    sums are always multiplied in the two steps of `common.factors`, of which the second is mostly
+    by 1.
     """
-    scale_a, scale_b, factor = scales
-    product = factor * ct.astype(ct.gather(scale_a, 0, padding_value=1.0), ct.float64)
-    product = product * ct.astype(ct.gather(scale_b, 0, padding_value=1.0), ct.float64)
+    scale_a, scale_b, factor = scales[0], scales[1], scales[2]
+    at_a, at_b = (scales[3], scales[4]) if ct.static_eval(len(scales) > 3) else (0, 0)
+    product = factor * ct.astype(ct.gather(scale_a, at_a, padding_value=1.0), ct.float64)
+    product = product * ct.astype(ct.gather(scale_b, at_b, padding_value=1.0), ct.float64)
     size = ct.abs(product)
     more = ct.where(size < SMALL, SMALL, ct.where(size < LARGE, 1.0, LARGE))
     less = ct.where(size < SMALL, 1 / SMALL, ct.where(size < LARGE, 1.0, 1 / LARGE))

@@ -16,7 +16,7 @@ from ..geometry import Part, parts_of, physical_lines
 from .dtypes import TYPES
 from .operations import ARRAY, CODES, CONSTANT, EVEN, NUMBER, ODD, OTHER_SUMS, SUMS
 
-__all__ = ["IN_PLACE", "fused_constraint", "one_number", "program_of"]
+__all__ = ["IN_PLACE", "array_constraint", "fused_constraint", "numbers_at", "program_of"]
 
 IN_PLACE = "d"  # the alias group of D and of an array that is D itself
 _OTHERS = {"sums": SUMS, "array": ARRAY, "number": NUMBER, "even": EVEN, "odd": ODD}
@@ -95,8 +95,8 @@ def _seen(x: Beside, flipped: bool) -> tuple[bool, bool, bool]:
     return (second, first, not turned) if flipped else (first, second, turned)
 
 
-def one_number(dtype: Any) -> ArrayConstraint:
-    """Return an array of at most one number of four bytes, wherever it lies."""
+def numbers_at(dtype: Any, size: int = 4) -> ArrayConstraint:
+    """Return an array of numbers of so many bytes, one or more, wherever it lies."""
     return ArrayConstraint(
         dtype,
         1,
@@ -105,7 +105,7 @@ def one_number(dtype: Any) -> ArrayConstraint:
         alias_groups=(),
         may_alias_internally=False,
         stride_constant=(1,),
-        base_addr_divisible_by=4,
+        base_addr_divisible_by=size,
     )
 
 
@@ -120,7 +120,7 @@ def fused_constraint(
     if epilogue is None:
         return TupleConstraint(())
     arrays = tuple(
-        _array(
+        array_constraint(
             epilogue.beside[part.array],
             in_place=part.array == epilogue.in_place,
             half=part.half is not None,
@@ -128,12 +128,12 @@ def fused_constraint(
         for part in parts_of(epilogue)
     )
     numbers = (ScalarConstraint(ct.float64),) * epilogue.numbers
-    place = () if epilogue.largest is None else (one_number(ct.int32),)
+    place = () if epilogue.largest is None else (numbers_at(ct.int32),)
     program = program_of(problem, by_lines=by_lines)
     return TupleConstraint((arrays, numbers, place, program, (b,) if epilogue.halves else ()))
 
 
-def _array(x: Beside, *, in_place: bool, half: bool) -> ArrayConstraint:
+def array_constraint(x: Beside, *, in_place: bool = False, half: bool = False) -> ArrayConstraint:
     """Return what is promised of an array beside D; the second half of N begins anywhere."""
     contiguous = x.matrix.major != "strided"
     return ArrayConstraint(

@@ -25,10 +25,10 @@ begin at a multiple of its own length, so matrices are viewed as tiles that over
 (traversal_steps).
 
 There are no branches around a loop of loads and products, nor around the stores behind it, and a
-kernel has one such loop only. With branches around both (1.7.0 and tileiras 13.5, an H200) the
-first problem of a sweep never ended, and without them all did; which of the two it was is not
-known. Where two loops follow each other, the products are waited for one by one (seen in the
-machine code).
+kernel has one such loop only (those of groups branch: see `grouped.py`). With branches around both
+(1.7.0 and tileiras 13.5, an H200) the first problem of a sweep never ended, and without them all
+did; which of the two it was is not known. Where two loops follow each other, the products are
+waited for one by one (seen in the machine code).
 """
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.

@@ -1,7 +1,9 @@
 """What is compiled in, and the kernels of a specification with their signatures."""
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import cuda.tile as ct
 from cuda.tile.compilation import (
@@ -14,6 +16,7 @@ from cuda.tile.compilation import (
 
 from unigemm.planning.config import Config
 from unigemm.problem.dtypes import DType
+from unigemm.problem.groups import Groups
 from unigemm.problem.problem import MatrixType, Problem
 
 from ...common.epilogue import in_place
@@ -24,16 +27,20 @@ from ..geometry import (
     REDUCE_TILE,
     TRANSPOSE_TILE,
     Features,
+    cleared_beside,
     columns_of,
     effective_problem,
     is_copied,
     stored_directly,
 )
 from .dtypes import TYPES
-from .fused_signature import IN_PLACE, fused_constraint, one_number
+from .fused_signature import IN_PLACE, array_constraint, fused_constraint, numbers_at
 from .gemm import gemm, tail
+from .grouped import INNER, grouped, schedule
 from .reduction import join, reduce
 from .transpose import transpose
+
+NUMBER = ScalarConstraint(ct.int32)
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ def scales_constraint(spec: Spec) -> TupleConstraint:
     """Return two arrays of at most one number and a factor, or nothing."""
     if not spec.problem.scaled:
         return TupleConstraint(())
-    scale = one_number(ct.float32)
+    scale = numbers_at(ct.float32)
     return TupleConstraint((scale, scale, ScalarConstraint(ct.float64)))
 
 
@@ -123,6 +130,43 @@ def transposing(spec: Spec, convention: CallingConvention) -> tuple[ct.kernel, K
     return transpose, KernelSignature(arguments, convention, symbol="transpose")
 
 
+def of_groups(
+    spec: Spec, groups: Groups, product: Sequence[Any], order: TupleConstraint,
+    constants: Sequence[int], convention: CallingConvention,
+) -> KernelSignature:  # fmt: skip
+    """Return the signature of the kernel that multiplies groups."""
+    steps = TupleConstraint((NUMBER, NUMBER) if spec.problem.scaled else ())
+    along = "mnk".index(groups.along)
+    if along != INNER:  # how many tiles there are is in the table
+        order = TupleConstraint((NUMBER, NUMBER))
+    table = numbers_at(ct.int32) if along != INNER else TupleConstraint(())
+    ends = numbers_at(TYPES[groups.dtype], groups.dtype.itemsize)
+    return KernelSignature(
+        [
+            *product, ends, table, steps, NUMBER, NUMBER, order, *constants, along, groups.stacked,
+            spec.config.schedule == "persistent", spec.features.overlaps,
+        ],
+        convention,
+        symbol="gemm",
+    )  # fmt: skip
+
+
+def scheduling(spec: Spec, groups: Groups, convention: CallingConvention) -> KernelSignature:
+    """Return the signature of the kernel that writes the table of tiles, and zeros."""
+    problem, along = spec.problem, "mnk".index(groups.along)
+    cleared = [(output_constraint(spec), problem.d)] if groups.rest == "zeros" else []
+    for i in cleared_beside(problem):
+        assert problem.epilogue is not None
+        x = problem.epilogue.beside[i]
+        cleared.append((array_constraint(x), x.matrix))
+    arrays = TupleConstraint(tuple(constraint for constraint, _ in cleared))
+    axes = TupleConstraint(tuple(3 if (x.major == "m") == (along == 0) else 2 for _, x in cleared))
+    ends = numbers_at(TYPES[groups.dtype], groups.dtype.itemsize)
+    length = spec.config.tile[along]
+    arguments = [ends, numbers_at(ct.int32), arrays, NUMBER, NUMBER, length, axes, groups.stacked]
+    return KernelSignature([*arguments, spec.features.overlaps], convention, symbol="schedule")
+
+
 def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     """Return the kernels of a specification and their signatures, by the names of their symbols."""
     config, features = spec.config, spec.features
@@ -136,10 +180,10 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     d = output_constraint(spec)
     scales = scales_constraint(spec)
     fused = fused_constraint(spec.problem, b)
-    number, nothing = ScalarConstraint(ct.int32), TupleConstraint(())
+    nothing = TupleConstraint(())
     divisors = [ScalarConstraint(ct.int64)] * 5 if features.multiplies else []
-    order = TupleConstraint((number, number, *divisors))
-    work = number, number, order
+    order = TupleConstraint((NUMBER, NUMBER, *divisors))
+    work = NUMBER, NUMBER, order
     hints = {
         "num_ctas": config.cluster[0],
         "num_worker_warps": config.warps[0] if config.warps[0] != DEFAULT_WARPS else None,
@@ -150,6 +194,14 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     rounded = is_tf32 and not features.reads_tf32
     latency = config.stages
     tile = (config.tile[0], columns_of(problem, config.tile[1]), config.tile[2])
+    if problem.groups is not None:
+        product = (a, b, d, scales, fused)
+        constants = (*tile, *transposed, rounded, spec.direct, latency)
+        main = of_groups(spec, problem.groups, product, order, constants, convention)
+        found = {"gemm": (grouped.replace_hints(**hints), main)}
+        if problem.groups.along != "k":
+            found["schedule"] = (schedule, scheduling(spec, problem.groups, convention))
+        return found
     main = KernelSignature(
         [
             a, b, parts_constraint(spec) if spec.split else d,
