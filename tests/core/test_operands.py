@@ -29,7 +29,7 @@ from unigemm.arrays.operands import (
     stream_handle,
 )
 from unigemm.problem.dtypes import HOST_INPUTS, INPUTS, DType, numpy_dtype
-from unigemm.problem.overlap import may_share, overlaps_itself
+from unigemm.problem.overlap import may_share, overlaps_itself, refuse_self_overlap
 
 shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 dtypes = st.sampled_from(
@@ -238,6 +238,17 @@ def test_self_overlap_is_told_exactly(dims):
         for index in itertools.product(*(range(extent) for _, extent in dims))
     ]
     assert overlaps_itself(dims) == (len(set(places)) < len(places))
+
+
+def test_a_result_that_overlaps_itself_is_named_and_so_are_its_strides():
+    """One sentence for every array that is written, whether its strides are bytes or elements."""
+    found = r"^out\[1\] with .* \(0, 1\) \(elements\) overlaps itself; pass an array"
+    with pytest.raises(unigemm.OverlapError, match=found):
+        refuse_self_overlap("out[1]", (8, 4), (0, 1))
+    found = r"^out with .* \(16, 2\) \(bytes\) overlaps itself; pass an array"
+    with pytest.raises(unigemm.OverlapError, match=found):
+        refuse_self_overlap("out", (8, 4), (16, 2), itemsize=4)
+    refuse_self_overlap("out", (8, 4), (16, 4), itemsize=4)
 
 
 def touched(x):

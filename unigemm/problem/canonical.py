@@ -20,11 +20,11 @@ from .classes import (
     classify,
     classify_beside,
     classify_rows,
-    refuse_self_overlap,
     stacked,
 )
 from .dtypes import DType
 from .epilogue import Beside, Epilogue, Gate
+from .overlap import refuse_self_overlap
 from .problem import BlockScales, Extents, Major, Precision, Problem
 from .scales import PER_TENSOR, Scales, scale_steps_of
 
@@ -172,7 +172,7 @@ def canonical(
         a compact array. Or `scales`, and more dimensions of a stack than one launch takes.
     """
     _refuse_shape(a, b, d, epilogue)
-    refuse_self_overlap(d)
+    refuse_self_overlap("out", d.shape, d.strides)
     am, ak = (1, a.shape[-1]) if len(a.shape) == 1 else a.shape[-2:]
     n = b.shape[-1] if len(b.shape) > 1 else 1
     batch = broadcast_shape(a.shape[:-2], b.shape[:-2])

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import OverlapError, UnsupportedProblem
+from ..errors import UnsupportedProblem
 from .dtypes import DType
 from .epilogue import Beside
 from .matrix import Major, MatrixType
-from .overlap import overlaps_itself
 
 __all__ = [
     "MAX_ALIGNMENT",
@@ -18,7 +17,6 @@ __all__ = [
     "classify",
     "classify_beside",
     "classify_rows",
-    "refuse_self_overlap",
     "stacked",
 ]
 
@@ -47,21 +45,6 @@ class Layout:
     strides: tuple[int, ...]
     dtype: DType
     alignment: int = MAX_ALIGNMENT
-
-
-def refuse_self_overlap(d: Layout) -> None:
-    """Refuse an output two of whose elements share an address (broadcast, sliding windows).
-
-    Raises
-    ------
-    OverlapError
-        Two of its elements do.
-    """
-    if overlaps_itself(list(zip(d.strides, d.shape, strict=True))):
-        raise OverlapError(
-            f"out with shape {d.shape} and strides {d.strides} (elements) overlaps itself; "
-            "pass an array whose elements have addresses of their own"
-        )
 
 
 def classify(

@@ -29,10 +29,10 @@ from .canonical import (
     _prefers_transpose,
     _with_epilogue,
 )
-from .classes import refuse_self_overlap
 from .dtypes import DType
 from .epilogue import Epilogue
 from .groups import Groups
+from .overlap import refuse_self_overlap
 from .problem import Extents, Precision
 from .scales import PER_TENSOR, Scales
 
@@ -241,7 +241,7 @@ def grouped(
     """
     groups = form.groups
     assert groups is not None
-    refuse_self_overlap(d)
+    refuse_self_overlap("out", d.shape, d.strides)
     gate = _gate_of(epilogue)
     if gate and form.along == "n":
         raise UnsupportedProblem(

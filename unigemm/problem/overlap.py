@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["byte_span", "may_share", "overlaps_itself"]
+from ..errors import OverlapError
+
+__all__ = ["byte_span", "may_share", "overlaps_itself", "refuse_self_overlap"]
 
 # How many candidates NumPy's bounded Diophantine search may look at. A harder question is answered
 # with "may share".
@@ -84,6 +86,34 @@ def overlaps_itself(dims: Sequence[tuple[int, int]]) -> bool:
         if _shares(first, others):
             return True
     return False
+
+
+def refuse_self_overlap(
+    name: str, shape: Sequence[int], strides: Sequence[int], itemsize: int | None = None
+) -> None:
+    """Refuse to write to an array whose elements share addresses (broadcast, sliding windows).
+
+    Parameters
+    ----------
+    name
+        What the caller calls it.
+    shape, strides
+        Of the array; strides in elements, or in bytes with `itemsize`.
+    itemsize
+        Bytes of an element.
+
+    Raises
+    ------
+    OverlapError
+        Two of its elements may have the same address.
+    """
+    of_bytes = [] if itemsize is None else [(1, itemsize)]
+    if overlaps_itself([*zip(strides, shape, strict=True), *of_bytes]):
+        unit = "bytes" if of_bytes else "elements"
+        raise OverlapError(
+            f"{name} with shape {tuple(shape)} and strides {tuple(strides)} ({unit}) overlaps "
+            "itself; pass an array whose elements have addresses of their own"
+        )
 
 
 class _Interface:

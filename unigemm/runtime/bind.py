@@ -21,7 +21,6 @@ from ..errors import (
     BackendWarning,
     CacheError,
     DeviceMismatch,
-    OverlapError,
     UnigemmError,
     UnsupportedProblem,
 )
@@ -36,7 +35,7 @@ from ..planning.validation import checked, on_device, typed
 from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import EXACT
 from ..problem.grouped import Form
-from ..problem.overlap import overlaps_itself
+from ..problem.overlap import refuse_self_overlap
 from .bound import Arrays, Bound, called, refuse_shared, taking, zeroed
 from .conversion import read_as, with_conversion
 from .first_call import measured
@@ -354,8 +353,7 @@ def _with_outputs(
             )
         if seen.readonly:
             raise UnsupportedProblem(f"out[{i}] is read-only; pass an array that may be written")
-        if overlaps_itself(list(zip(seen.strides, seen.shape, strict=True))):
-            raise OverlapError(f"out[{i}] overlaps itself; pass a compact array")
+        refuse_self_overlap(f"out[{i}]", seen.shape, seen.strides)
         layouts[name] = seen.layout if form is None else form.laid(seen.layout)
     return replace(fusion, layouts=tuple(layouts.values()))
 

@@ -10,13 +10,13 @@ from typing import Any
 from ..arguments import is_one_of, number, refuse_fractions, shown
 from ..arrays.array_spec import ArraySpec
 from ..arrays.operands import Operand, output_dtype
-from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import Layout, gated_shape, result_shape
 from ..problem.dtypes import EXACT, DType
 from ..problem.epilogue import RESULTS, Beside, Epilogue, Step, excess
 from ..problem.grouped import Form
 from ..problem.matrix import MatrixType
-from ..problem.overlap import overlaps_itself
+from ..problem.overlap import refuse_self_overlap
 from .quantized_results import SCALES, refuse_more_results
 from .request import PREFIX
 
@@ -278,11 +278,7 @@ class _Builder:
         layout = self.seen_to_write(name, dtypes)
         if layout.shape != self.shape:
             raise ShapeMismatch(f"{name} has shape {layout.shape}; the product has {self.shape}")
-        if overlaps_itself(list(zip(layout.strides, layout.shape, strict=True))):
-            raise OverlapError(
-                f"{name} with strides {layout.strides} (elements) overlaps itself; pass an array "
-                "whose elements have addresses of their own"
-            )
+        refuse_self_overlap(name, layout.shape, layout.strides)
         return self.laid(layout)
 
     def seen_to_write(self, name: str, dtypes: tuple[DType, ...]) -> Layout:
@@ -354,7 +350,7 @@ def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
         builder.written["preact_out"] = builder.result("preact_out", _FLOATS)
     if "bias_grad_out" in given:
         layout = builder.seen_to_write("bias_grad_out", _FLOATS)
-        _refuse_overlapping_sums(layout)
+        refuse_self_overlap("bias_grad_out", layout.shape, layout.strides)
         builder.totals["bias_grad_out"] = builder.spread(layout, "bias_grad_out")
     builder.largest = "amax_out" in given
     if builder.largest:
@@ -473,11 +469,6 @@ def broadcast(
         )
     steps = (0 if extent == 1 else step for extent, step in zip(own, layout.strides, strict=True))
     return Layout(shape, (*(0,) * missing, *steps), layout.dtype, layout.alignment)
-
-
-def _refuse_overlapping_sums(layout: Layout) -> None:
-    if overlaps_itself(list(zip(layout.strides, layout.shape, strict=True))):
-        raise OverlapError("bias_grad_out overlaps itself; pass a compact array")
 
 
 def _layout(seen: Operand | Layout | ArraySpec) -> Layout:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..arrays.numpy_arrays import memory_viewer
 from ..arrays.operands import HostArray, compact_strides, output_dtype, parse_dtype
-from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import Layout, result_shape
 from ..problem.dtypes import FLOAT8, INPUTS, may_multiply, numpy_dtype, output_dtypes
-from ..problem.overlap import overlaps_itself
+from ..problem.overlap import refuse_self_overlap
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,12 +149,7 @@ def numpy_product(
             raise UnsupportedProblem(
                 "out is a lazily conjugated view; pass the tensor that it is a view of"
             )
-        steps = [*zip(out.strides, out.shape, strict=True), (1, out.dtype.itemsize)]
-        if overlaps_itself(steps):
-            raise OverlapError(
-                f"out with shape {out.shape} and strides {out.strides} (bytes) overlaps itself; "
-                "pass an array whose elements have addresses of their own"
-            )
+        refuse_self_overlap("out", out.shape, out.strides, out.dtype.itemsize)
     asked = _asked(a, b, out, dtype, promotes)
     loop = _loop(a, b, out, asked, casting or "same_kind")
     if loop is None:

@@ -12,12 +12,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..arrays.operands import Device, Operand, compact_strides, parse_dtype
-from ..errors import OverlapError, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..planning.backend import Launcher
 from ..problem.canonical import Layout, gated_shape, result_shape
 from ..problem.dtypes import FLOAT8, DType, fused_output_dtypes
 from ..problem.grouped import Form
-from ..problem.overlap import overlaps_itself
+from ..problem.overlap import refuse_self_overlap
 from ..problem.quantization import (
     Sharing,
     check_quantized,
@@ -132,8 +132,7 @@ def scales_layout(
         raise UnsupportedDtype(f"out[1] is {given.dtype}; scales are float32")
     if isinstance(given, Operand) and given.readonly:
         raise UnsupportedProblem("out[1] is read-only; pass an array that may be written")
-    if overlaps_itself(list(zip(given.strides, given.shape, strict=True))):
-        raise OverlapError("out[1] overlaps itself; pass a compact array")
+    refuse_self_overlap("out[1]", given.shape, given.strides)
     return given.layout if isinstance(given, Operand) else given
 
 
