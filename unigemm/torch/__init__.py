@@ -27,6 +27,7 @@ from .functions import addmm, bmm, linear, matmul
 from .grouped import grouped_mm
 from .modules import Linear, replace_linear
 from .overrides import use
+from .quantized_layers import QuantizedLinear, quantize_linear
 from .ranks import check_ranks
 from .scaled import scaled_grouped_mm, scaled_mm
 
@@ -35,12 +36,14 @@ if "torch.distributed.tensor" in sys.modules:  # else with the first DTensor
 
 __all__ = [
     "Linear",
+    "QuantizedLinear",
     "addmm",
     "bmm",
     "check_ranks",
     "grouped_mm",
     "linear",
     "matmul",
+    "quantize_linear",
     "replace_linear",
     "scaled_grouped_mm",
     "scaled_mm",

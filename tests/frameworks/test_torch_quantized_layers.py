@@ -1,0 +1,141 @@
+"""`unigemm.torch.QuantizedLinear`: layers of float8 and int8 with scales of rows and blocks."""
+
+from __future__ import annotations
+
+import io
+from copy import deepcopy
+
+import pytest
+from needed import needed
+
+torch = needed("torch")
+
+import unigemm  # noqa: E402
+import unigemm.torch as ut  # noqa: E402
+from unigemm import ShapeMismatch, UnsupportedDtype, UnsupportedProblem  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+E4M3, INT8 = torch.float8_e4m3fn, torch.int8
+#: Types of weights, what shares their scales, and how far results may be off.
+KINDS = [(E4M3, "row"), (E4M3, (1, 128)), (E4M3, (128, 128)), (torch.float8_e5m2, "row"),
+         (INT8, "row")]  # fmt: skip
+OFF = {E4M3: 0.05, torch.float8_e5m2: 0.1, INT8: 0.02}
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients():
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def model(bias=True):
+    return torch.nn.Sequential(
+        torch.nn.Linear(300, 260, bias), torch.nn.ReLU(), torch.nn.Linear(260, 40, bias)
+    )
+
+
+def error(got, exact):
+    return float((got.float() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("dtype", "block"), KINDS)
+def test_layers_compute_about_what_the_others_did(dtype, block, bias):
+    net, x = model(bias), torch.randn(2, 7, 300)
+    exact = net(x)
+    assert ut.quantize_linear(net, dtype, block=block) == 2
+    assert error(net(x), exact) < OFF[dtype]
+    assert net(x).dtype is torch.float32
+    kinds = [x.dtype for x in net.buffers()]
+    half = net.bfloat16()(x.bfloat16())
+    assert [x.dtype for x in net.buffers()] == kinds  # which hold what the numbers are
+    assert half.dtype is torch.bfloat16
+    assert error(half, exact) < 1.2 * OFF[dtype]
+    assert error(net(x[0, 0]), exact[0, 0]) < 2 * OFF[dtype]
+
+
+@pytest.mark.parametrize(("dtype", "block"), KINDS)
+def test_pairs_go_from_layer_to_layer(dtype, block):
+    net, x = model(), torch.randn(7, 300)
+    out = "row" if block == "row" else (1, 128)
+    first = ut.QuantizedLinear.of(net[0], dtype, block=block, activation="relu", quantize_out=out)
+    second = ut.QuantizedLinear.of(net[2], dtype, block=block)
+    h = first(x)
+    assert (h[0].dtype, h[0].shape) == (dtype, (7, 260))
+    assert second(h).dtype is torch.bfloat16
+    assert error(second(h), net(x)) < 1.2 * OFF[dtype]
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_gates_are_in_the_layer(layout):
+    gate = {"activation": "swiglu", "gate_layout": layout}
+    plain, x = ut.Linear(300, 260, **gate), torch.randn(7, 300)
+    layer = ut.QuantizedLinear.of(plain)  # which takes the activation over
+    assert error(layer(x), plain(x)) < 2 * OFF[E4M3]  # of two factors
+    rows = ut.QuantizedLinear.of(plain, quantize_out="row")(x)
+    assert rows[0].shape == (7, 130)
+
+
+def test_a_state_dict_goes_through_a_file():
+    layer, x = (
+        ut.QuantizedLinear.of(torch.nn.Linear(300, 260), block=(128, 128)),
+        torch.randn(7, 300),
+    )
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    other = ut.QuantizedLinear(300, 260, block=(128, 128))
+    other.load_state_dict(torch.load(file))
+    assert torch.equal(other(x), layer(x))
+    assert torch.equal(deepcopy(layer)(x), layer(x))
+    assert {*layer.state_dict()} == {"weight", "weight_scale", "bias"}
+    assert "dtype=torch.float8_e4m3fn, scales=128x128" in repr(layer)
+
+
+@pytest.mark.parametrize(("dtype", "block"), [(E4M3, (128, 128)), (INT8, "row")])
+def test_graphs_have_no_break(dtype, block):
+    net = model()
+    ut.quantize_linear(net, dtype, block=block)
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (5, 7):
+        x = torch.randn(rows, 300)
+        assert torch.equal(compiled(x), net(x))
+
+
+def test_only_the_chosen_layers_are_replaced_and_shared_ones_stay_shared():
+    shared = torch.nn.Linear(8, 8)
+    net = torch.nn.Sequential(shared, shared, torch.nn.Linear(8, 5))
+    assert ut.quantize_linear(net, filter=lambda name, layer: layer.out_features == 8) == 1
+    assert type(net[2]) is torch.nn.Linear
+    assert net[0] is net[1]
+
+
+def test_what_is_no_such_layer_is_refused_in_words():
+    layer = torch.nn.Linear(8, 6)
+    for wrong, kind, words in (
+        (lambda: ut.QuantizedLinear(8, 6, dtype=torch.bfloat16), UnsupportedDtype, "quantised to"),
+        (lambda: ut.QuantizedLinear(8, 6, dtype="int8"), UnsupportedDtype, "torch.int8"),
+        (lambda: ut.QuantizedLinear(8, 6, block=None), UnsupportedProblem, "block is None"),
+        (lambda: ut.QuantizedLinear(8, 6, block="rows"), UnsupportedProblem, "block is 'rows'"),
+        (lambda: ut.QuantizedLinear(8, 6, dtype=INT8, block=(1, 128)), UnsupportedProblem, "rows"),
+        (lambda: ut.QuantizedLinear(8, 6, activation="none"), UnsupportedProblem, "use one of"),
+        (lambda: ut.QuantizedLinear(8, 5, activation="swiglu", gate_layout="halves"),
+         ShapeMismatch, "even"),
+        (lambda: ut.QuantizedLinear(8, 6, quantize_out="rows"), UnsupportedProblem, "quantize_out"),
+        (lambda: ut.QuantizedLinear(8, 6, quantize_out="row", out_dtype=torch.half),
+         UnsupportedDtype, "out_dtype is float16"),
+        (lambda: ut.QuantizedLinear(8, 6, scale=2), TypeError, "no option 'scale'"),
+        (lambda: ut.QuantizedLinear.of(torch.nn.ReLU()), UnsupportedProblem, "torch.nn.Linear"),
+        (lambda: ut.quantize_linear(layer), UnsupportedProblem, "QuantizedLinear.of"),
+        (lambda: ut.quantize_linear(torch.nn.ReLU()), UnsupportedProblem, "it has none"),
+        (lambda: ut.quantize_linear(torch.nn.Sequential(layer), filter=lambda *x: False),
+         UnsupportedProblem, "left out all 1"),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=words):
+            wrong()
+    with torch.enable_grad(), pytest.raises(UnsupportedProblem, match="no derivatives"):
+        ut.QuantizedLinear.of(layer)(torch.ones(2, 8, requires_grad=True))
+    q, scales = unigemm.quantize(torch.ones(2, 8), "int8", block="row")
+    with pytest.raises(UnsupportedDtype, match="int8"):
+        ut.QuantizedLinear.of(layer)((q, scales))

@@ -1,0 +1,265 @@
+"""Linear layers of eight bits, as models are served: float8 or int8 weights with their scales."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..arguments import function, is_one_of, shown
+from ..arrays.operands import parse_dtype
+from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..problem.dtypes import DType
+from ..problem.quantization import check_quantized, scales_shape, sharing_asked, sharing_of
+from .activations import GATED, activation_named, gated_named
+from .arguments import LayerOptions, layer_options
+from .functions import linear
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..arrays.types import QuantizeOut
+    from ..problem.quantization import Sharing
+
+__all__ = ["QuantizedLinear", "quantize_linear"]
+
+
+class QuantizedLinear(nn.Module):
+    """A linear layer whose weight has eight bits, with a scale for each row or block.
+
+    What comes in is quantised in the same type, each row by itself, or each 128 neighbours of a row
+    beside weights with scales of blocks; or it comes as a pair, of numbers of eight bits and their
+    scales, as another layer with `quantize_out` gives it. There are no gradients.
+
+    Parameters
+    ----------
+    in_features, out_features, bias, device
+        As in `torch.nn.Linear`. The weight is zeros: load a `state_dict`, or use `of`.
+    dtype : torch.dtype
+        Of the weight: float8_e4m3fn, float8_e5m2 or int8.
+    block : "row", (1, 128) or (128, 128)
+        What shares a scale of the weight. int8 has those of rows.
+    activation, gate_layout
+        As in `Linear`.
+    quantize_out : (1, 128) or "row", optional
+        Give a pair, as the next layer takes it.
+    out_dtype : torch.dtype, optional
+        Of the result. By default that of what comes in; of a pair it is bfloat16, and of a
+        quantised result that of the weight.
+    **options
+        As in `Linear`.
+
+    Attributes
+    ----------
+    weight, weight_scale, bias : Tensor
+        Buffers, which are in the `state_dict`: (N, K), as `unigemm.quantize` gives scales of it,
+        and (N,).
+
+    Raises
+    ------
+    UnsupportedDtype, UnsupportedProblem, ShapeMismatch
+        There is no such layer.
+
+    Examples
+    --------
+    >>> import torch, unigemm.torch
+    >>> layer = unigemm.torch.QuantizedLinear.of(torch.nn.Linear(300, 200), torch.int8)
+    >>> with torch.no_grad():
+    ...     layer(torch.ones(5, 300)).shape
+    torch.Size([5, 200])
+    """
+
+    weight: Tensor
+    weight_scale: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        dtype: torch.dtype = torch.float8_e4m3fn,
+        block: Any = "row",
+        activation: str | None = None,
+        gate_layout: str | None = None,
+        quantize_out: QuantizeOut | None = None,
+        out_dtype: torch.dtype | None = None,
+        device: Any = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        super().__init__()
+        self.sharing = _sharing(dtype, block)
+        if gate_layout is not None or is_one_of(activation, GATED):
+            gated_named(activation, gate_layout)  # type: ignore[arg-type]
+            if out_features % 2:
+                raise ShapeMismatch(
+                    f"out_features is {out_features}, and activation {activation!r} takes pairs; "
+                    "pass an even number"
+                )
+        elif activation is not None:
+            activation_named(activation)
+        self.quantize_out = quantize_out
+        if quantize_out is not None:
+            sharing_asked(quantize_out)
+            check_quantized(parse_dtype(out_dtype or dtype), "out_dtype")
+        self.in_features, self.out_features = in_features, out_features
+        self.activation, self.gate_layout, self.out_dtype = activation, gate_layout, out_dtype
+        self.options: Mapping[str, Any] = layer_options(options)
+        shape = (out_features, in_features)
+        scales = torch.zeros(scales_shape(shape, self.sharing), device=device)
+        self.register_buffer("weight", torch.zeros(shape, device=device).to(dtype))
+        self.register_buffer("weight_scale", scales)
+        self.register_buffer("bias", torch.zeros(out_features, device=device) if bias else None)
+
+    @classmethod
+    def of(
+        cls, layer: nn.Linear, dtype: torch.dtype = torch.float8_e4m3fn, **given: Any
+    ) -> QuantizedLinear:
+        """Return a layer with the weight of another, quantised.
+
+        Parameters
+        ----------
+        layer
+            A `torch.nn.Linear`. The activation of a `Linear` is taken over.
+        dtype, **given
+            As for the class.
+
+        Raises
+        ------
+        UnigemmError
+            See the class.
+        """
+        if not isinstance(layer, nn.Linear):
+            raise UnsupportedProblem(
+                f"layer is a {type(layer).__name__}; pass a torch.nn.Linear, or fill the buffers"
+            )
+        for name in ("activation", "gate_layout"):
+            given.setdefault(name, getattr(layer, name, None))
+        weight, bias = layer.weight.detach(), layer.bias
+        made = cls(
+            layer.in_features, layer.out_features, bias is not None, dtype=dtype,
+            device=weight.device, **given,
+        )  # fmt: skip
+        made.weight, made.weight_scale = torch.ops.unigemm.quantize(
+            weight, dtype=dtype, sharing=made.sharing
+        )
+        made.bias = None if bias is None else bias.detach().clone()
+        return made.train(layer.training)
+
+    def forward(self, x: Tensor | tuple[Tensor, Tensor]) -> Any:
+        """Return ``activation(x @ weight.T + bias)``, of a tensor or of a pair with its scales."""
+        dtype = self.out_dtype
+        if isinstance(x, tuple):
+            q, scales = x
+            dtype = dtype or torch.bfloat16
+        else:
+            dtype = dtype or x.dtype
+            sharing = "row" if self.sharing == "row" else "1x128"
+            rows = x if x.dim() > 1 else x[None]
+            q, scales = torch.ops.unigemm.quantize(rows, dtype=self.weight.dtype, sharing=sharing)
+        given: dict[str, Any] = {"scale_a": scales, "scale_b": self.weight_scale.mT, "dtype": dtype}
+        if self.quantize_out is not None:
+            given["quantize_out"] = self.quantize_out
+            given["dtype"] = self.out_dtype or self.weight.dtype
+        found = linear(
+            q, self.weight, self.bias, activation=self.activation, gate_layout=self.gate_layout,
+            **given, **self.options,
+        )  # fmt: skip
+        vector = not isinstance(x, tuple) and x.dim() == 1 and self.quantize_out is None
+        return found[0] if vector else found
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLinear:
+        """Move the buffers as `torch.nn.Module` does; ``model.half()`` leaves their types."""
+
+        def moved(x: Tensor) -> Tensor:
+            found = fn(x)
+            return found if found.dtype is x.dtype else x.to(found.device)
+
+        return super()._apply(moved, recurse)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        """Describe the layer as PyTorch's does, its types and its activation."""
+        said = f"in_features={self.in_features}, out_features={self.out_features}, "
+        said += f"bias={self.bias is not None}, dtype={self.weight.dtype}, scales={self.sharing}"
+        for name in ("activation", "gate_layout", "quantize_out", "out_dtype"):
+            value = getattr(self, name)
+            said += "" if value is None else f", {name}={value}"
+        return said + "".join(f", {name}={value}" for name, value in self.options.items())
+
+
+def quantize_linear(
+    model: nn.Module,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    *,
+    filter: Callable[[str, nn.Module], bool] | None = None,
+    **given: Any,
+) -> int:
+    """Put a `QuantizedLinear` in the place of each linear layer of a model.
+
+    Parameters
+    ----------
+    model
+        A model.
+    dtype, **given
+        As for `QuantizedLinear`.
+    filter
+        Takes the name and the layer, as `model.named_modules()` has them; those for which it
+        returns False stay.
+
+    Returns
+    -------
+    int
+        How many layers were replaced.
+
+    Raises
+    ------
+    UnsupportedProblem
+        There was none, or `filter` is no function.
+    UnigemmError
+        See `QuantizedLinear`.
+    """
+    if not isinstance(model, nn.Module) or isinstance(model, nn.Linear):
+        raise UnsupportedProblem(
+            f"model is a {type(model).__name__}; pass a torch.nn.Module with linear layers in it, "
+            "or a layer to QuantizedLinear.of"
+        )
+    function(filter, "filter")
+    layers = [(name, x) for name, x in model.named_modules() if isinstance(x, nn.Linear)]
+    chosen = {id(x): x for name, x in layers if filter is None or filter(name, x)}
+    if not chosen:
+        why = f"filter= left out all {len(layers)}" if layers else "it has none"
+        raise UnsupportedProblem(
+            f"no linear layer of {type(model).__name__} was quantised: {why}; pass a model with "
+            "some"
+        )
+    made = {place: QuantizedLinear.of(x, dtype, **given) for place, x in chosen.items()}
+    for parent in [*model.modules()]:
+        for name, child in [*parent._modules.items()]:
+            if id(child) in made:
+                setattr(parent, name, made[id(child)])
+    return len(made)
+
+
+def _sharing(dtype: Any, block: Any) -> Sharing:
+    """Return what shares a scale of a weight.
+
+    Raises
+    ------
+    UnsupportedDtype, UnsupportedProblem
+        There is no such weight.
+    """
+    if not isinstance(dtype, torch.dtype):
+        raise UnsupportedDtype(f"dtype is {shown(dtype)}; pass torch.float8_e4m3fn or torch.int8")
+    check_quantized(parse_dtype(dtype))
+    sharing = sharing_of(block)
+    if sharing == "tensor":
+        raise UnsupportedProblem('block is None; pass "row", (1, 128) or (128, 128)')
+    if parse_dtype(dtype) is DType.INT8 and sharing != "row":
+        raise UnsupportedProblem(
+            f'block is {shown(block)}, and products of int8 have scales of rows; pass "row", or '
+            "float8 as dtype"
+        )
+    return sharing
