@@ -20,6 +20,15 @@ PRODUCTS = {
     "cutile": ("sm_90a", "float16"),
 }
 
+#: A kernel of `unigemm.quantize`, as a list of what a program needs has it.
+ROUNDING = {
+    "quantize": {
+        "source": "float32", "result": "int8", "sharing": "row",
+        "wide_reads": True, "wide_writes": True, "stacked": False,
+    },
+    "target": "sm_80",
+}  # fmt: skip
+
 
 def plan_of(backend, m=48):
     import unigemm
@@ -50,6 +59,20 @@ def check_emulated(backend):
         d = unigemm.matmul(a, b, backend=backend)
     assert gpu.launches, backend
     np.testing.assert_array_equal(d, (a.astype("f4") @ b.astype("f4")).astype(dtype))
+
+
+def check_quantized():
+    import numpy as np
+
+    import unigemm
+    import unigemm.emulator
+
+    x = (np.arange(48 * 64).reshape(48, 64) % 255 - 127).astype("float32")
+    with unigemm.emulator.device(ROUNDING["target"]) as gpu:
+        found = unigemm.quantize(x, "int8", block="row")
+    assert gpu.launches
+    for got, wanted in zip(found, unigemm.quantize(x, "int8", block="row"), strict=True):
+        np.testing.assert_array_equal(got, wanted)
 
 
 def check_cutile():
@@ -106,6 +129,7 @@ def main():
             check_cutile()
         else:
             check_emulated(backend)
+    check_quantized()
     check_missing()
     assert cache.compile_count() == 0
     print("ok")

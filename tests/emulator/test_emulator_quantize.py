@@ -93,10 +93,10 @@ def test_a_bundle_of_what_was_recorded_has_what_rounds_arrays(tmp_path, monkeypa
     with emulator.device("sm_80"):
         with unigemm.record(file) as needed:
             expected = layer()
-        made = unigemm.warmup(file)
-        assert [each.cached for each in made] == [
-            True
-        ] * 3  # a product, its second pass, and quantize
+        product, second_pass, rounding = unigemm.warmup(file)
+        assert product.cached
+        assert second_pass.cached
+        assert rounding.cached
         kept = cache.default_cache()
         monkeypatch.setattr("unigemm.cli.cache.default_cache", lambda: kept)
         done = CliRunner().invoke(app, ["cache", "export", str(bundle), "--from", str(file)])
