@@ -104,8 +104,8 @@ KERNEL_MUTANTS = (
     Mutant(
         "wgmma-box-sync",
         _WGMMA + "epilogue.py",
-        "            cute.arch.sync_warp()\n            fill(spec, sums, fused, boxes.toint(), thread, i, block)\n",
-        "            fill(spec, sums, fused, boxes.toint(), thread, i, block)\n",
+        "            cute.arch.sync_warp()\n            fill(spec, sums, part, boxes.toint(), i, block)\n",
+        "            fill(spec, sums, part, boxes.toint(), i, block)\n",
         "rows of a box are overwritten before all lanes have stored the last ones: a race",
         (f"{_SHARED} -k rows", f"{_OF_WGMMA}::test_rows_of_d_begin_at_any_element"),
     ),

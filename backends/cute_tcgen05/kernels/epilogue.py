@@ -15,6 +15,7 @@ from cutlass.cute.nvgpu import tcgen05
 from ...cute.kernels.device import elements, global_vector, shared_vector, write
 from ...cute.kernels.epilogue import Run, Site, finished
 from ...cute.kernels.grouped import clear_rest, scales_of_group
+from ...cute.kernels.records import TmaView
 from ...cute.kernels.reduction import as_fragment
 from ...cute.kernels.scaling import scale_of, scale_sums
 from ...cute.kernels.tile_scheduler import (
@@ -31,7 +32,7 @@ from ...cute.kernels.tma_boxes import store_rows as store_box_rows
 from ..geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
 from .clc_scheduler import following, next_answer
 from .promotion import promote
-from .records import Barriers, Fused, GroupRows, Reading, Result, Schedule, TmaView
+from .records import Barriers, Fused, GroupRows, Reading, Result, Schedule
 from .spec import Spec
 from .tensor_memory import after_sync, leave, pair_rank
 

@@ -33,6 +33,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.utils import blackwell_helpers
 
 from ...cute.kernels.device import SMEM, pinned, pinned_tensor, select
+from ...cute.kernels.records import Dealt, Stored, TmaView
 from ...cute.kernels.tile_scheduler import (
     Work,
     advance,
@@ -62,14 +63,11 @@ from .records import (
     Barriers,
     BatchFactors,
     BlockScales,
-    Dealt,
     Loads,
     Operand,
     Result,
     ScaleTiles,
     Schedule,
-    Stored,
-    TmaView,
 )
 from .spec import Spec
 from .tensor_memory import after_sync, before_sync, pair_rank

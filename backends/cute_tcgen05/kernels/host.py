@@ -11,6 +11,7 @@ from cutlass.utils import blackwell_helpers
 
 from ...cute.kernels import tile_scheduler as persistent
 from ...cute.kernels.device import select
+from ...cute.kernels.records import Dealt, Stored, TmaView
 from ...cute.kernels.reduction import reduce_parts, target_of_sums
 from ...cute.kernels.repack import depth
 from ...cute.kernels.tile_scheduler import (
@@ -27,7 +28,7 @@ from ..geometry import (
 )
 from . import scale_factors as block_scales
 from .gemm import gemm_kernel, load_atoms, tiled_mma
-from .records import BatchFactors, BlockScales, Dealt, Stored, TmaView
+from .records import BatchFactors, BlockScales
 from .spec import Spec
 
 __all__ = ["Spec", "example_arguments", "make_host"]

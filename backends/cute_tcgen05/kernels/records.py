@@ -5,16 +5,15 @@ from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32
 
-from ...cute.kernels.host_arguments import ResultSteps
+from ...cute.kernels.records import Dealt, Stored, TmaView
 from .clc_scheduler import Queue
 
 __all__ = [
     "Barriers",
     "BatchFactors",
     "BlockScales",
-    "Dealt",
     "Fused",
     "GroupRows",
     "Loads",
@@ -23,24 +22,7 @@ __all__ = [
     "Result",
     "ScaleTiles",
     "Schedule",
-    "Stored",
-    "TmaView",
 ]  # fmt: skip
-
-
-class TmaView(NamedTuple):
-    """What TMA moves: the instruction, and the tensor that it reads or writes."""
-
-    atom: cute.CopyAtom
-    tensor: cute.Tensor
-
-
-class Stored(NamedTuple):
-    """Where D is, or partial sums: for TMA, and its address and strides."""
-
-    view: TmaView
-    address: Int64
-    strides: ResultSteps
 
 
 class BatchFactors(NamedTuple):
@@ -50,21 +32,6 @@ class BatchFactors(NamedTuple):
     b: tuple[Int32, Int32]
     scales_a: tuple[Int32, ...] = ()
     scales_b: tuple[Int32, ...] = ()
-
-
-class Dealt(NamedTuple):
-    """Work units.
-
-    Attributes
-    ----------
-    order
-        What `tile_scheduler.unit_order` returns.
-    count
-        How many there are.
-    """
-
-    order: tuple
-    count: Int32
 
 
 class BlockScales(NamedTuple):

@@ -18,11 +18,12 @@ from unigemm.problem.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 
 from ...common.workspace import aligned
 from ...cute.kernels.device import GMEM, global_vector, pinned_tensor, read, select, write
+from ...cute.kernels.records import TmaView
 from ...cute.kernels.repack import after_the_kernel_before, depth
 from ...cute.kernels.tile_scheduler import Work
 from ..geometry import HALF_TILE, K_BLOCKS, TILE_COLUMNS, scales_of_instruction
 from .pipeline import Ring, at_stage, origin
-from .records import ScaleTiles, TmaView
+from .records import ScaleTiles
 from .spec import Spec
 
 _WORDS = TILE_BYTES // 4  # of a tile, the scales of four blocks of a row each

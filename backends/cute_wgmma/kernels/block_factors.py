@@ -24,12 +24,22 @@ from ...cute.kernels.tile_scheduler import Work, advance, first_of_groups, next_
 from ..geometry import BLOCK, WARPGROUP, column_blocks, column_step, scale_lines
 from ..geometry_operands import MMA_M
 from .fragments import fragment_row
-from .records import Accumulators, FactorAddresses, Factors
+from .records import (
+    Accumulators,
+    Barriers,
+    BlockScales,
+    Consumer,
+    Extents,
+    FactorAddresses,
+    Factors,
+    ScaleSteps,
+    Schedule,
+)
 from .spec import Spec
 from .tile_coords import first_k_of, tile_origin
 
 __all__ = ["add_promoted", "await_others", "bring_scales", "factors_of",
-           "read_factors", "reads_late"]  # fmt: skip
+           "read_factors", "reads_late", "scales_of_blocks"]  # fmt: skip
 
 _SHORT = 7  # stages: of tiles whose k_tiles take longer than the memory's latency
 _OTHERS = 20  # registers of a thread that reads scales beside these
@@ -37,35 +47,40 @@ _VALUES = 8  # scales that a thread has in flight, where it does not copy them
 _BARRIER = 9  # and on: a named barrier for each consumer warpgroup
 
 
+def scales_of_blocks(scales: tuple) -> BlockScales:
+    """Return where the scales of blocks are, of those that `parted` returns."""
+    _, _, _, addresses, (a, b), *_ = scales
+    return BlockScales(addresses, (ScaleSteps(*a), ScaleSteps(*b)))
+
+
 # -- the warps that bring them ---------------------------------------------------------------------
 
 
 @cute.jit
 def bring_scales(
-    spec: cutlass.Constexpr, scales: tuple, slots: Int32, lasts: tuple, order: tuple,
-    barriers: tuple, warp: Int32, first_unit: Int32, first: tuple, units: Int32, step: Int32,
-    ranks: tuple, sizes: tuple,
+    spec: cutlass.Constexpr, schedule: Schedule, scales: BlockScales, slots: Int32,
+    barriers: Barriers, extents: Extents, warp: Int32,
 ) -> None:  # fmt: skip
     """Bring the scales of every k_tile of every unit of this CTA; `scale_warps` of them, from 1.
 
-    `scales` are from `parted`, `slots` is where those of the first stage go; the others are as the
-    producer has them.
+    `slots` is where those of the first stage go.
     """
     thread = (warp - 1) * 32 + cute.arch.lane_idx()
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
-    unit, fields, walk = first_unit, first, ()
+    (order, units), unit, fields, step, ranks = schedule
+    walk = ()
     cute.arch.griddepcontrol_wait()
     if const_expr(spec.problem.groups is not None):
         unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
     while unit < units:
         work = Work(*fields)
-        lines = lines_of(spec, scales, work, lasts, thread, sizes)
+        lines = lines_of(spec, scales, work, extents, thread)
         if const_expr(not copies(spec)):
             stage, phase = read_k_tiles(
                 spec, lines, slots, barriers, work, thread, stage, phase
             )  # fmt: skip
         elif in_vectors(spec, scales, work):
-            sides = sides_of(spec, places_of(spec, scales, work, lasts, sizes), thread)
+            sides = sides_of(spec, places_of(spec, scales, work, extents), thread)
             stage, phase = read_vectors(
                 spec, sides, slots, barriers, work, thread, stage, phase
             )  # fmt: skip
@@ -90,14 +105,14 @@ def copies(spec: Spec) -> bool:
 
 
 def lines_of(
-    spec: Spec, scales: tuple, work: Work, lasts: tuple, thread: Int32, sizes: tuple
-) -> tuple:
+    spec: Spec, scales: BlockScales, work: Work, extents: Extents, thread: Int32
+) -> tuple[tuple[Int64, Int64], ...]:
     """Return where a thread's lines have the scale of the first block of K, and bytes to the next.
 
     Lines are rows of the tile, and behind them blocks of columns, or columns.
     """
     tile_m = spec.config.tile[0]
-    places = places_of(spec, scales, work, lasts, sizes)
+    places = places_of(spec, scales, work, extents)
     found = []
     for number in numbers_of(spec, thread):
         both = zip(places(0, number), places(1, number - tile_m), strict=True)
@@ -106,19 +121,18 @@ def lines_of(
 
 
 def places_of(
-    spec: Spec, scales: tuple, work: Work, lasts: tuple, sizes: tuple
-) -> Callable[[int, Int32], tuple]:
+    spec: Spec, scales: BlockScales, work: Work, extents: Extents
+) -> Callable[[int, Int32], tuple[Int64, Int64]]:
     """Return what says where a line of a tile's A or B has scales, as `lines_of` does.
 
     Of lines before the first or behind the last one of the operand, it is that one's.
     """
-    places, steps = scales[3:5]
-    corner = tile_origin(spec, work, lasts)
+    sizes, corner = extents.sizes, tile_origin(spec, work, extents.lasts)
     operands = (spec.problem.scales.a, spec.problem.scales.b)
     shared = (operands[0].sharing[0], operands[1].sharing[0])
 
-    def place_of(which: int, number: Int32) -> tuple:
-        width = operands[which].dtype.itemsize
+    def place_of(which: int, number: Int32) -> tuple[Int64, Int64]:
+        steps, width = scales.steps[which], operands[which].dtype.itemsize
         if which == 0 or scales_each_column(spec.problem):
             line = cutlass.min(cutlass.max(corner[which] + number, Int32(0)), sizes[which] - 1)
             if which == 1:
@@ -127,11 +141,10 @@ def places_of(
         else:  # blocks of columns are lines
             line = cutlass.max(corner[1] // shared[1] + number, Int32(0))
             line = cutlass.min(line, (sizes[1] - 1) // shared[1])
-        batch = Int64(work.i0) * steps[which][2] + Int64(work.i1) * steps[which][3]
+        batch = Int64(work.i0) * steps.l0 + Int64(work.i1) * steps.l1
         first = first_k_of(spec, work) // spec.config.tile[2]
-        batch += Int64(line) * steps[which][0] + Int64(first) * steps[which][1]
-        at = places[which] + batch * width
-        return at, steps[which][1] * width
+        batch += Int64(line) * steps.line + Int64(first) * steps.block
+        return scales.addresses[which] + batch * width, steps.block * width
 
     return place_of
 
@@ -151,7 +164,7 @@ def k_tile_at(work: Work, index: Int32) -> Int32:
 
 @cute.jit
 def copy_k_tiles(
-    spec: cutlass.Constexpr, lines: cutlass.Constexpr, slots: Int32, barriers: tuple,
+    spec: cutlass.Constexpr, lines: cutlass.Constexpr, slots: Int32, barriers: Barriers,
     work: cutlass.Constexpr, thread: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Copy the scales of a unit's k_tiles; return the stage behind them."""
@@ -167,7 +180,7 @@ def copy_k_tiles(
     return stage, phase
 
 
-def in_vectors(spec: Spec, scales: tuple, work: Work) -> cutlass.Boolean:
+def in_vectors(spec: Spec, scales: BlockScales, work: Work) -> cutlass.Boolean:
     """Whether four k_tiles' scales of every row of A are 16 aligned bytes, and find registers.
 
     Not in long rings: tiles are small there, and more copies than four must be in flight.
@@ -181,7 +194,7 @@ def in_vectors(spec: Spec, scales: tuple, work: Work) -> cutlass.Boolean:
         return cutlass.Boolean(False)
     if 4 * sum(-(-count // threads) for count in lines) > spec.geometry.registers[0] - _OTHERS:
         return cutlass.Boolean(False)
-    place, (row, along, i0, i1) = scales[3][0], scales[4][0]
+    place, (row, along, i0, i1) = scales.addresses[0], scales.steps[0]
     steps = Int32((row | i0 | i1) & 3) | Int32((place >> 2) & 3) | (work.k_tiles & 3)
     steps |= first_k_of(spec, work) // spec.config.tile[2] & 3
     return (along == 1) & (steps == 0) & (work.step == 1) & (work.rotation == 0)
@@ -200,7 +213,7 @@ def sides_of(spec: Spec, place_of: Callable, thread: Int32) -> tuple:
 
 @cute.jit
 def read_vectors(
-    spec: cutlass.Constexpr, sides: cutlass.Constexpr, slots: Int32, barriers: tuple,
+    spec: cutlass.Constexpr, sides: cutlass.Constexpr, slots: Int32, barriers: Barriers,
     work: cutlass.Constexpr, thread: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Read the scales of a unit's k_tiles, those of rows four at a time, and leave them."""
@@ -247,7 +260,7 @@ def copy_scale(
 
 @cute.jit
 def read_k_tiles(
-    spec: cutlass.Constexpr, lines: cutlass.Constexpr, slots: Int32, barriers: tuple,
+    spec: cutlass.Constexpr, lines: cutlass.Constexpr, slots: Int32, barriers: Barriers,
     work: cutlass.Constexpr, thread: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Read the scales of a unit's k_tiles, and leave them as float32, some k_tiles at a time."""
@@ -269,7 +282,9 @@ def read_k_tiles(
     return stage, phase
 
 
-def read_k_tile(spec: Spec, lines: tuple, k_tile: Int64, thread: Int32) -> list:
+def read_k_tile(
+    spec: Spec, lines: tuple[tuple[Int64, Int64], ...], k_tile: Int64, thread: Int32
+) -> list:
     """Read the scales of a thread's lines, which are both float32 or both E8M0."""
     dtype = spec.problem.scales.a.dtype
     return [block_scale(place + k_tile * along, dtype) for place, along in lines]
@@ -291,28 +306,26 @@ def _shared(where: Int32, count: int) -> cute.Tensor:
 
 
 def factors_of(
-    spec: Spec, slots: Int32, work: Work, lasts: tuple, warpgroup: tuple, consumer: Int32,
-    in_wg: Int32,
+    spec: Spec, slots: Int32, work: Work, lasts: tuple[Int32, Int32], own: Consumer
 ) -> FactorAddresses | None:  # fmt: skip
     """Return where the scales of a thread's sums lie; None without such scales.
 
-    `warpgroup` is its row and column of warpgroups, `in_wg` the thread in it. Threads whose rows
-    the tile does not have read those of others.
+    Threads whose rows the tile does not have read those of others.
     """
     if not spec.problem.has_block_scales:
         return None
     geo, tile_m = spec.geometry, spec.config.tile[0]
-    lane, warp = in_wg % 32, in_wg // 32
-    row = warpgroup[0] * MMA_M + warp * 16 + lane // 4
+    lane, warp = own.in_wg % 32, own.in_wg // 32
+    row = own.wg_m * MMA_M + warp * 16 + lane // 4
     if geo.fragments:
-        row = fragment_row(spec, warpgroup[0], in_wg)
+        row = fragment_row(spec, own.wg_m, own.in_wg)
     if tile_m < MMA_M:
         row = row % tile_m
-    column, columns = warpgroup[1] * geo.mma_n, slots + 4 * tile_m
+    column, columns = own.wg_n * geo.mma_n, slots + 4 * tile_m
     if scales_each_column(spec.problem):
         columns += 4 * (column + lane % 4 * 2)
     first = column + tile_origin(spec, work, lasts)[1] % BLOCK
-    return FactorAddresses(slots + 4 * row, columns, first, _BARRIER + consumer)
+    return FactorAddresses(slots + 4 * row, columns, first, _BARRIER + own.number)
 
 
 def read_factors(spec: Spec, where: FactorAddresses | None, stage: Int32) -> Factors | None:
@@ -381,7 +394,7 @@ def place_of(spec: Spec, row: int, j: int) -> int:
     return 4 * (spec.geometry.mma_n // 8 * (row // halves) + j) + 2 * (row % halves)
 
 
-def chosen(of_blocks: tuple, place: Int32) -> Any:
+def chosen(of_blocks: tuple[Float32, ...], place: Int32) -> Any:
     """Return the factor of the block of 128 columns that a place lies in."""
     found = of_blocks[0]
     for i in range(1, len(of_blocks)):

@@ -5,7 +5,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr
+from cutlass import Int32, const_expr
 
 from ...cute.kernels.grouped import clear_rest, scales_of_group
 from ...cute.kernels.scaling import scale_of
@@ -25,7 +25,18 @@ from .epilogue import store_tile
 from .fragments import fragment_source
 from .k_tails import ends_of
 from .mainloop import ORDER_BARRIER, multiply, open_turns
-from .records import Accumulators, Operands, Ring
+from .records import (
+    Accumulators,
+    Barriers,
+    Consumer,
+    Extents,
+    FragmentSource,
+    Operands,
+    Result,
+    Ring,
+    Schedule,
+    Stages,
+)
 from .spec import Spec
 from .tile_coords import tile_origin
 
@@ -34,38 +45,35 @@ __all__ = ["consume"]
 
 @cute.jit
 def consume(
-    spec: cutlass.Constexpr, extents: tuple, order: tuple, mma: cute.TiledMma, shared: tuple,
-    barriers: tuple, store: tuple, out: Int64, d_strides: tuple, consumer: Int32, thread: Int32,
-    first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple, scales: tuple,
-    taken: tuple,
+    spec: cutlass.Constexpr, schedule: Schedule, mma: cute.TiledMma, stages: Stages,
+    barriers: Barriers, extents: Extents, result: Result, scales: tuple, consumer: Int32,
+    thread: Int32,
 ) -> None:  # fmt: skip
     """Multiply and store the units of one group of warpgroups.
 
-    `extents` are (M, N), and the origins of the last tiles along them.
+    `consumer` is the warpgroup among those who multiply, `thread` the thread among them.
     """
     config, geo = spec.config, spec.geometry
     sizes, lasts = extents
+    (order, units), unit, fields, step, ranks = schedule
     tile_m, tile_n, _ = config.tile
-    per_group = geo.wg_m * geo.wg_n  # of ping-pong, or of a slice of K
-    group, member = consumer // per_group, consumer % per_group
-    wg_m, wg_n = member % geo.wg_m, member // geo.wg_m
-    in_group = thread % (WARPGROUP * per_group)
-    in_wg = thread % WARPGROUP
-    both = const_expr(2 * WARPGROUP * per_group)  # threads of ping-pong's groups
-    partition = mma.get_slice(in_group)
-    a = multiplied_a(spec, mma, partition, shared[0], wg_m, in_wg)
-    b = mma.make_fragment_B(partition.partition_B(shared[1]))
+    own = consumer_of(spec, consumer, thread)
+    group, in_wg = own.group, own.in_wg
+    both = const_expr(2 * WARPGROUP * geo.wg_m * geo.wg_n)  # threads of ping-pong's groups
+    partition = mma.get_slice(own.in_group)
+    a = multiplied_a(spec, mma, partition, stages.a, own)
+    operands = Operands(mma, a, mma.make_fragment_B(partition.partition_B(stages.b)))
     of_thread = mma.partition_shape_C((max(tile_m, MMA_M), tile_n))
     sums = cute.make_rmem_tensor(of_thread, spec.sums)
     total = sums
     if const_expr(geo.promote):
         total = cute.make_rmem_tensor(of_thread, spec.sums)
-    atom, target, boxes = store
     size = spec.output.width // 8
-    boxes = boxes + consumer * (geo.store_buffers * STORE_ROWS * geo.box_pitch // size)
-    store = (atom, target, boxes)
+    boxes = result.boxes + consumer * (geo.store_buffers * STORE_ROWS * geo.box_pitch // size)
+    result = result._replace(boxes=boxes)
+    stored, ring = result.stored, Ring(*barriers, ranks, in_wg)
     stage, phase, used = Int32(0), Int32(0), Int32(0)
-    unit, fields, walk = first_unit, first, ()
+    walk = ()
     cute.arch.griddepcontrol_wait()
     has_groups = const_expr(spec.problem.groups is not None)
     # Those of blocks are multiplied in where sums are promoted.
@@ -90,11 +98,11 @@ def consume(
             stage = group
         if const_expr(geo.groups == 2):
             cute.arch.barrier(barrier_id=ORDER_BARRIER + group, number_of_threads=both)
-        ends = ends_of(spec, work, shared[:2], in_group, group)
-        factors = factors_of(spec, shared[2], work, lasts, (wg_m, wg_n), consumer, in_wg)
+        ends = ends_of(spec, work, (stages.a, stages.b), own.in_group, group)
+        factors = factors_of(spec, stages.scales, work, lasts, own)
         stage, phase = multiply(
-            spec, Operands(mma, a, b), Accumulators(sums, total), Ring(*barriers, ranks, in_wg),
-            k_tiles, (stage, phase), consumer, ends, factors,
+            spec, operands, Accumulators(sums, total), ring, k_tiles, (stage, phase), consumer,
+            ends, factors,
         )  # fmt: skip
         if const_expr(geo.groups == 2):
             cute.arch.barrier_arrive(barrier_id=ORDER_BARRIER + 1 - group, number_of_threads=both)
@@ -102,16 +110,17 @@ def consume(
         if const_expr(has_groups and not spec.problem.has_block_scales):
             scale = scale_of(scales_of_group(scales, work.i0))
         used = store_tile(
-            spec, total, scale, store, out, d_strides, rows_of(spec, work, sizes), fields, corner,
-            (consumer, group, wg_m, wg_n), (thread, in_wg), shared[0].iterator, ranks, used,
-            taken,
+            spec, total, scale, result, work, rows_of(spec, work, sizes), corner, own,
+            stages.a.iterator, ranks, used,
         )  # fmt: skip
         unit, fields, walk, stage, phase = own_next(
-            spec, unit + step, units, step, order, ranks, (fields, walk), stage, phase
+            spec, schedule, unit + step, (fields, walk), stage, phase
         )
     if const_expr(is_walked(spec)):
         warps = (thread // 32, geo.consumers * WARPGROUP // 32)
-        clear_rest(spec.problem, out, d_strides, sizes, taken, order[0], walk, warps)
+        clear_rest(
+            spec.problem, stored.address, stored.strides, sizes, result.taken, order[0], walk, warps
+        )
     if const_expr(config.cluster_k > 1):
         cute.arch.cluster_wait()  # for those that read this CTA's sums
     if const_expr(geo.store == "tma"):
@@ -119,26 +128,36 @@ def consume(
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
+def consumer_of(spec: Spec, number: Int32, thread: Int32) -> Consumer:
+    """Say what a thread of a warpgroup is, among those who multiply."""
+    wg_m, wg_n = spec.geometry.wg_m, spec.geometry.wg_n
+    per_group = wg_m * wg_n  # of ping-pong, or of a slice of K
+    group, member = number // per_group, number % per_group
+    row, column = member % wg_m, member // wg_m
+    in_group = thread % (WARPGROUP * per_group)
+    return Consumer(number, group, row, column, thread, in_group, thread % WARPGROUP)
+
+
 def multiplied_a(
-    spec: Spec, mma: cute.TiledMma, partition: Any, shared: cute.Tensor, wg_m: Int32,
-    in_wg: Int32,
-) -> Any:  # fmt: skip
+    spec: Spec, mma: cute.TiledMma, partition: Any, stages: cute.Tensor, own: Consumer
+) -> cute.Tensor | FragmentSource:
     """Return the stages of A as wgmma reads them, or as threads load them to registers."""
     if spec.geometry.fragments:
-        return fragment_source(spec, shared, wg_m, in_wg)
-    return mma.make_fragment_A(partition.partition_A(shared))
+        return fragment_source(spec, stages, own.wg_m, own.in_wg)
+    return mma.make_fragment_A(partition.partition_A(stages))
 
 
 @cute.jit
 def own_next(
-    spec: cutlass.Constexpr, unit: Int32, units: Int32, step: Int32, order: tuple, ranks: tuple,
-    before: tuple, stage: Int32, phase: Int32,
+    spec: cutlass.Constexpr, schedule: Schedule, unit: Int32,
+    before: tuple[tuple[Int32, ...], tuple[Int32, ...]], stage: Int32, phase: Int32,
 ) -> tuple:  # fmt: skip
     """Return a consumer's next unit, its fields, the walk through groups, and its first stage.
 
     That is the CTA's next, or in ping-pong the one behind, which is the other group's. `before` are
     the fields and the walk of the unit before.
     """
+    (order, units), _, _, step, ranks = schedule
     stages, two = spec.config.stages, const_expr(spec.geometry.groups == 2)
     fields, walk = before
     if const_expr(spec.problem.groups is not None):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint8, Uint16, const_expr, range_constexpr
+from cutlass import Boolean, Float32, Int32, Int64, Uint8, Uint16, const_expr, range_constexpr
 
 from unigemm.problem.epilogue import BLOCK
 
@@ -19,14 +19,16 @@ from ...cute.kernels.device import chosen, elements, global_vector, read, select
 from ...cute.kernels.epilogue import Run, Site, finished, scales_at
 from ...cute.kernels.exchange import added, fetch, vector_at
 from ...cute.kernels.quantized import larger, largest_of_lanes, rounded_pair, scale_of_largest
+from ...cute.kernels.records import Ranks, TmaView
 from ...cute.kernels.reduction import as_fragment
 from ...cute.kernels.scaling import scale_sums
-from ...cute.kernels.tile_scheduler import Work, is_walked
+from ...cute.kernels.tile_scheduler import is_walked
 from ...cute.kernels.tma_boxes import pack, send_box, store_box_part, swizzled_unit
 from ...cute.kernels.tma_boxes import store_rows as store_box_rows
 from ..geometry import STORE_ROWS, WARPGROUP
 from ..geometry_operands import MMA_M
 from .fragments import fragment_row
+from .records import Consumer, Elements, Fused, Part, Result, RowsOfGroup, Target
 from .spec import Spec
 
 STORE_BARRIER = 4  # and on: a named barrier for each consumer warpgroup
@@ -48,9 +50,9 @@ def store_matrices(address: Int32, words: list, turned: bool) -> None:
 
 @cute.jit
 def store_tile(
-    spec: cutlass.Constexpr, sums: cute.Tensor, scale: tuple, store: tuple, out: Int64,
-    d_strides: tuple, sizes: tuple, fields: tuple, corner: tuple, position: tuple, threads: tuple,
-    area: cute.Pointer, ranks: tuple, used: Int32, taken: tuple,
+    spec: cutlass.Constexpr, sums: cute.Tensor, scale: tuple[Float32, ...], result: Result,
+    work: cutlass.Constexpr, sizes: tuple[Int32, Int32], corner: tuple[Int32, Int32],
+    own: Consumer, area: cute.Pointer, ranks: Ranks, used: Int32,
 ) -> Int32:  # fmt: skip
     """Scale, round and store a warpgroup's part of a tile: all that kernels write to D.
 
@@ -60,130 +62,117 @@ def store_tile(
         The accumulators of a thread.
     scale
         See `scale_of`.
-    store
-        The TMA store and its tensor, and this warpgroup's boxes.
-    out, d_strides
-        D, or the parts of split-K.
-    fields
+    result
+        Where they go.
+    work
         The work unit.
-    corner
-        Where the tile begins in D.
-    position
-        This warpgroup's number, its group or slice of K, and its row and column of warpgroups.
-    threads
-        This thread among the consumers, and in its warpgroup.
+    sizes, corner
+        Where D ends, and where the tile begins in it.
+    own
+        The thread.
     area
         The shared memory of the pipeline.
+    ranks
+        Of this CTA.
     used
         Boxes ever used; returned with those that are used here.
-    taken
-        What the epilogue of a call takes; see `cute.kernels.epilogue`.
     """
-    geo, work = spec.geometry, Work(*fields)
-    atom, target, boxes = store
-    consumer, group, wg_m, wg_n = position
-    _, in_wg = threads
+    geo, (view, out, strides) = spec.geometry, result.stored
+    in_wg, fused = own.in_wg, Fused(result.taken, (work.i0, work.i1))
     size = spec.output.width // 8
-    row, column = corner[0] + wg_m * MMA_M, corner[1] + wg_n * geo.mma_n
+    row, column = corner[0] + own.wg_m * MMA_M, corner[1] + own.wg_n * geo.mma_n
     if const_expr(geo.store == "tma"):
         scale_sums(sums, scale)
-        fused = (taken, (row, column), in_wg, sizes, (work.i0, work.i1))
-        by_rows, i0 = (), work.i0
+        by_rows, i0 = None, work.i0
         if const_expr(is_walked(spec)):
             if const_expr(not spec.problem.groups.stacked):
                 i0 = Int32(0)  # of all groups there is one D
-            line = out + (Int64(work.i0) * d_strides[2] + Int64(row) * d_strides[0] + column) * size
-            by_rows = (line, d_strides[0] * size, (sizes[0] - row, sizes[1] - column))
+            line = out + (Int64(work.i0) * strides.l0 + Int64(row) * strides.row + column) * size
+            by_rows = RowsOfGroup(line, strides.row * size, (sizes[0] - row, sizes[1] - column))
+        part = Part(row, column, sizes, in_wg, fused)
         used = store_by_tma(
-            spec, sums, fused, atom, target, boxes, consumer, in_wg, row, column, i0, work.i1, used,
-            by_rows,
-        )  # fmt: skip
+            spec, sums, part, view, result.boxes, own.number, (i0, work.i1), used, by_rows
+        )
     else:
-        base = out + (Int64(work.i0) * d_strides[2] + Int64(work.i1) * d_strides[3]) * size
+        base = out + (Int64(work.i0) * strides.l0 + Int64(work.i1) * strides.l1) * size
         if const_expr(spec.split):
-            base += Int64(work.part) * d_strides[4] * size
+            base += Int64(work.part) * strides.part * size
         below = sizes[0]
         if const_expr(spec.config.tile[0] < MMA_M):
             below = cutlass.min(below, row + spec.config.tile[0])
         if const_expr(geo.store == "rows"):
             scale_sums(sums, scale)
-            fused = (taken, (row, column), in_wg, sizes, (work.i0, work.i1))
-            line = base + (Int64(row) * d_strides[0] + column) * size
-            there = (below - row, sizes[1] - column)
-            store_rows(spec, sums, fused, boxes, line, d_strides[0], there, in_wg)
+            line = base + (Int64(row) * strides.row + column) * size
+            left = (below - row, sizes[1] - column)
+            part = Part(row, column, sizes, in_wg, fused)
+            store_rows(spec, sums, part, result.boxes, line, strides.row, left)
         else:
             lane, warp = in_wg % 32, in_wg // 32
             first = (row + warp * 16 + lane // 4, column + (lane % 4) * 2)
             if const_expr(geo.fragments > 0):
-                first = (corner[0] + fragment_row(spec, wg_m, in_wg), first[1])
-            steps = (d_strides[0], d_strides[1])
+                first = (corner[0] + fragment_row(spec, own.wg_m, in_wg), first[1])
             store_sums(
-                spec, sums, scale, base, steps, first, column, (below, sizes[1]), work.tile_n,
-                group, threads, area, ranks, taken, (work.i0, work.i1),
+                spec, sums, scale, Target(base, strides.row, strides.column),
+                Part(row, column, (below, sizes[1]), in_wg, fused), first, work.tile_n, own, area,
+                ranks,
             )  # fmt: skip
     return used
 
 
 @cute.jit
 def store_sums(
-    spec: cutlass.Constexpr, sums: cute.Tensor, scale: tuple, base: Int64, steps: tuple,
-    first: tuple, column: Int32, extents: tuple, tile_n: Int32, group: Int32, threads: tuple,
-    area: cute.Pointer, ranks: tuple, taken: tuple, batch: tuple,
+    spec: cutlass.Constexpr, sums: cute.Tensor, scale: tuple[Float32, ...], to: Target, part: Part,
+    first: tuple[Int32, Int32], tile_n: Int32, own: Consumer, area: cute.Pointer, ranks: Ranks,
 ) -> None:  # fmt: skip
     """Store from registers, behind the sums over slices of K and over a cluster along K.
 
-    `first` is the row and column of this thread's first element, `column` its warpgroup's first.
+    `first` is the row and column of this thread's first element.
     """
-    geo = spec.geometry
-    thread, in_wg = threads
-    own, blocks, begin = sums, const_expr(geo.mma_n // 8), Int32(0)
+    geo, extents = spec.geometry, part.extents
+    some, blocks, begin = sums, const_expr(geo.mma_n // 8), Int32(0)
     last = Int32(blocks)  # behind this warpgroup's range of the columns, in eights
     free = area.toint()
     if const_expr(geo.slices > 1):
-        own, blocks, begin = add_slices(spec, own, free, group, thread)
+        some, blocks, begin = add_slices(spec, some, free, own.group, own.thread)
         free += geo.consumers * WARPGROUP * geo.accumulators * 4
         last = cutlass.min(last, begin + blocks)
     if const_expr(spec.config.cluster_k > 1):
-        own, blocks, more = add_cluster(spec, own, blocks, free, ranks, thread)
+        some, blocks, more = add_cluster(spec, some, blocks, free, ranks, own.thread)
         begin += more
-    scale_sums(own, scale)
+    scale_sums(some, scale)
     least = None
     if const_expr(spec.config.cluster_k > 2):
         # A neighbour adds up the parts of these columns in another order.
         least = tile_n * spec.config.tile[1]
-    inside = (extents[0], cutlass.min(extents[1], column + last * 8))
-    at = (first[0], first[1] + begin * 8)
-    to = (base, steps, in_wg % 32)
-    some = const_expr(fused_blocks(spec, blocks))
+    inside = (extents[0], cutlass.min(extents[1], part.column + last * 8))
+    at = Elements(first[0], first[1] + begin * 8, inside, least, extents[1])
+    lane = part.in_wg % 32
+    count = const_expr(fused_blocks(spec, blocks))
     if const_expr(is_quantized(spec)):
-        store_quantized(spec, own, base, steps, at, inside, taken, batch)
-    elif const_expr(some == blocks):
-        store_some(spec, own, blocks, to, at, inside, taken, batch, least, extents[1])
+        store_quantized(spec, some, to, at, part.fused)
+    elif const_expr(count == blocks):
+        store_some(spec, some, blocks, to, at, lane, part.fused)
     else:  # in a loop, as unrolled code of much arithmetic leaves the instruction cache
-        for j in cutlass.range(0, blocks, some, unroll=1):
-            values = blocks_of(own, blocks, range(geo.repeats_m), 0, some)
-            here = (at[0], at[1] + j * 8)
-            store_some(spec, values, some, to, here, inside, taken, batch, least, extents[1])
-            move_up(own, blocks, some)
+        for j in cutlass.range(0, blocks, count, unroll=1):
+            values = blocks_of(some, blocks, range(geo.repeats_m), 0, count)
+            here = Elements(at.row, at.column + j * 8, inside, least, extents[1])
+            store_some(spec, values, count, to, here, lane, part.fused)
+            move_up(some, blocks, count)
 
 
 @cute.jit
 def store_some(
-    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, to: tuple, first: tuple,
-    extents: tuple, taken: tuple, batch: tuple, least: Int32 | None, n: Int32,
+    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
+    at: Elements, lane: Int32, fused: Fused,
 ) -> None:  # fmt: skip
-    """`finish` some blocks of eight columns, all rows of a thread, and store them from registers.
-
-    `to` is where D begins, its steps, and this lane.
-    """
-    base, steps, lane = to
-    values = finish(spec, sums, blocks, taken, first, extents, batch, least, n)
+    """`finish` some blocks of eight columns, all rows of a thread, and store them."""
+    values = finish(spec, sums, blocks, at, fused)
     if const_expr(is_gated(spec)):
-        store_gated(spec, values, blocks, base, steps, first, extents, least)
+        store_gated(spec, values, blocks, to, at)
     elif const_expr(spec.down):
-        store_down(spec, values, blocks, base, steps[1], first, extents, least)
+        store_down(spec, values, blocks, to, at)
     else:
-        store_direct(spec, values, blocks, base, steps, first, lane, extents, least)
+        store_direct(spec, values, blocks, to, at, lane)
 
 
 def fused_blocks(spec: Spec, blocks: int) -> int:
@@ -222,7 +211,7 @@ def quad(dtype: type, area: Int32, index: Int32, threads: int, thread: Int32) ->
     return vector_at(dtype, area, index * threads + thread)
 
 
-def has_rows(spec: Spec, thread: Int32) -> cutlass.Boolean:
+def has_rows(spec: Spec, thread: Int32) -> Boolean:
     """Whether a thread's warp holds rows of the tile; in tiles of few rows the last ones do not."""
     return thread % WARPGROUP // 32 * 16 < spec.config.tile[0]
 
@@ -256,7 +245,7 @@ def leave(
 @cute.jit
 def add_slices(
     spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, member: Int32, thread: Int32
-) -> tuple:
+) -> tuple[cute.Tensor, int, Int32]:
     """Add up over the slices of K, in their order; each warpgroup does some of the columns.
 
     `area` is the shared memory of the pipeline, which is free by now. Returns the sums, how many
@@ -291,8 +280,8 @@ def add_slices(
 @cute.jit
 def add_cluster(
     spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, area: Int32,
-    ranks: tuple, thread: Int32,
-) -> tuple:  # fmt: skip
+    ranks: Ranks, thread: Int32,
+) -> tuple[cute.Tensor, int, Int32]:  # fmt: skip
     """Add up over the CTAs of a cluster along K: each some of the columns, its own part first.
 
     Each CTA leaves its sums in its shared memory, and the others fetch what they need. The caller
@@ -351,29 +340,29 @@ def is_quantized(spec: Spec) -> bool:
 
 
 def finish(
-    spec: Spec, sums: cute.Tensor, blocks: int, taken: tuple, first: tuple, extents: tuple,
-    batch: tuple, least: Int32 | None, n: Int32 | None = None,
+    spec: Spec, sums: cute.Tensor, blocks: int, at: Elements, fused: Fused
 ) -> cute.Tensor:  # fmt: skip
     """Carry out the epilogue of a call on so many blocks of eight columns; partial sums stay.
 
-    The sums are those of all blocks of rows, or of the first of some.
-    `first` is the row and column of this thread's first element; what lies before a `least` column,
-    or not before the `extents`, is another's. Returns what is to be stored: in `sums`, or in
-    registers of its own where that is half as many, behind a gate, or of another type, as int8's.
+    The sums are those of all blocks of rows, or of the first of some. Returns what is to be stored:
+    in `sums`, or in registers of its own where that is half as many, behind a gate, or of another
+    type, as int8's.
     """
     if spec.problem.epilogue is None or spec.split:
         return sums
     geo = spec.geometry
     places, runs = [], []
-    columns = [first[1] + 8 * j for j in range(blocks)]
+    columns = [at.column + 8 * j for j in range(blocks)]
     for i in range(cute.size(sums) // (4 * blocks)):
         for half in range(1 if spec.config.tile[0] == 8 else 2):
-            row = first[0] + (i * geo.row_steps[0] + half * geo.row_steps[1])
+            row = at.row + (i * geo.row_steps[0] + half * geo.row_steps[1])
             for j in range(blocks):
                 places += [4 * (blocks * i + j) + 2 * half + x for x in range(2)]
                 runs.append(Run(row, columns[j], 2))
-    site = Site(extents, batch, aligned=True, together=True, least=least, columns=n)
-    values = finished(spec.problem, taken, [sums[i] for i in places], runs, site)
+    site = Site(
+        at.extents, fused.batch, aligned=True, together=True, least=at.least, columns=at.columns
+    )
+    values = finished(spec.problem, fused.taken, [sums[i] for i in places], runs, site)
     if is_gated(spec):
         return as_fragment(values)
     kind = spec.sums if spec.output is spec.sums else type(values[0])
@@ -383,37 +372,32 @@ def finish(
     return held
 
 
-def finish_tile(spec: Spec, sums: cute.Tensor, fused: tuple) -> cute.Tensor:
-    """`finish` all sums of a warpgroup, but for those that `finish_box` does.
-
-    `fused` are what the epilogue of a call takes, where the warpgroup's part of the tile begins,
-    this thread, M and N, and the product in a stack.
-    """
+def finish_tile(spec: Spec, sums: cute.Tensor, part: Part) -> cute.Tensor:
+    """`finish` all sums of a warpgroup, but for those that `finish_box` does."""
     if spec.problem.epilogue is None or spec.geometry.fused_blocks:
         return sums
     blocks = spec.geometry.mma_n // 8
-    return finish_box(spec, sums, fused, range(spec.geometry.repeats_m), 0, blocks)
+    return finish_box(spec, sums, part, range(spec.geometry.repeats_m), 0, blocks)
 
 
 def finish_box(
-    spec: Spec, sums: cute.Tensor, fused: tuple, rows: Sequence[int], first: int, count: int
+    spec: Spec, sums: cute.Tensor, part: Part, rows: Sequence[int], first: int, count: int
 ) -> cute.Tensor:  # fmt: skip
     """`finish` some blocks of eight columns, of some blocks of rows of a warpgroup."""
-    taken, (row, column), thread, extents, batch = fused
+    thread = part.in_wg
     sums = blocks_of(sums, spec.geometry.mma_n // 8, rows, first, count)
-    row += rows[0] * spec.geometry.row_steps[0] + thread // 32 * 16 + thread % 32 // 4
-    at = (row, column + first * 8 + thread % 4 * 2)
-    return finish(spec, sums, count, taken, at, extents, batch, None)
+    row = part.row + (rows[0] * spec.geometry.row_steps[0] + thread // 32 * 16 + thread % 32 // 4)
+    column = part.column + first * 8 + thread % 4 * 2
+    return finish(spec, sums, count, Elements(row, column, part.extents), part.fused)
 
 
 @cute.jit
 def store_gated(
-    spec: cutlass.Constexpr, values: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
-    steps: tuple, first: tuple, extents: tuple, least: Int32 | None,
+    spec: cutlass.Constexpr, values: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
+    own: Elements,
 ) -> None:  # fmt: skip
     """Store what `finish` returned, one element for each pair of columns of the sums."""
-    row, column = first
-    m, n = extents
+    row, column, (m, n), least, _ = own
     geo, dtype = spec.geometry, spec.output
     size = dtype.width // 8
     d = spec.problem.d
@@ -429,7 +413,7 @@ def store_gated(
                 pairs = [Int32(pack(*four[x : x + 2], dtype)) for x in (0, 2)]
                 words = gathered(pairs, lane)
                 c = column - 2 * lane + (j + lane) * 8
-                where = out + (Int64(at) * steps[0] + c // 2) * size
+                where = to.address + (Int64(at) * to.row + c // 2) * size
                 if at < m:
                     if between(least, c, n - 7):
                         write(words, global_vector(where, Int32, 2))
@@ -442,7 +426,7 @@ def store_gated(
                 index += 4
             for j in range_constexpr(fours, blocks):
                 c = column + j * 8
-                where = out + (Int64(at) * steps[0] + Int64(c // 2) * steps[1]) * size
+                where = to.address + (Int64(at) * to.row + Int64(c // 2) * to.column) * size
                 if (at < m) & between(least, c, n):
                     write([values[index]], global_vector(where, dtype, 1))
                 index += 1
@@ -450,21 +434,19 @@ def store_gated(
 
 @cute.jit
 def store_quantized(
-    spec: cutlass.Constexpr, sums: cute.Tensor, out: Int64, steps: tuple, first: tuple,
-    extents: tuple, taken: tuple, batch: tuple,
-) -> None:  # fmt: skip
+    spec: cutlass.Constexpr, sums: cute.Tensor, to: Target, own: Elements, fused: Fused
+) -> None:
     """Finish sums, and store them rounded to eight bits with a scale for 128 of a row.
 
     A quad of lanes has a row's neighbours. Each part is stored before the next is finished, so that
     few values are alive.
     """
-    row, column = first
-    m, n = extents
+    row, column, (m, n), _, _ = own
     geo, problem = spec.geometry, spec.problem
     blocks = const_expr(geo.mma_n // 8)
     per_scale = const_expr(BLOCK // 8)
     lane = column // 2 % 4
-    base, row_step, block_step = scales_at(problem, taken, batch)
+    base, row_step, block_step = scales_at(problem, fused.taken, fused.batch)
     for i in range_constexpr(geo.repeats_m):
         for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
             at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
@@ -476,8 +458,8 @@ def store_quantized(
                     for x in range(2)
                 ]
                 runs = [Run(at, c + 8 * b, 2) for b in range(per_scale)]
-                site = Site(extents, batch, aligned=True, together=True)
-                values = finished(problem, taken, [sums[p] for p in places], runs, site)
+                site = Site(own.extents, fused.batch, aligned=True, together=True)
+                values = finished(problem, fused.taken, [sums[p] for p in places], runs, site)
                 most = largest_of_lanes(largest_before(values, c, n), 4)
                 scale, inverse = scale_of_largest(most, problem.d.dtype)
                 block = (c - 2 * lane) // BLOCK
@@ -488,8 +470,8 @@ def store_quantized(
                     rounded_pair(values[v] * inverse, values[v + 1] * inverse, problem.d.dtype)
                     for v in range(0, len(values), 2)
                 ]
-                line = out + Int64(at) * steps[0]
-                store_pairs(spec, pairs, line, steps[1], c, lane, (at < m, n))
+                line = to.address + Int64(at) * to.row
+                store_pairs(spec, pairs, line, to.column, c, lane, at < m, n)
 
 
 def largest_before(values: list, column: Int32, n: Int32) -> Float32:
@@ -504,13 +486,12 @@ def largest_before(values: list, column: Int32, n: Int32) -> Float32:
 @cute.jit
 def store_pairs(
     spec: cutlass.Constexpr, pairs: list, line: Int64, step: Int64, column: Int32, lane: Int32,
-    bounds: tuple,
+    there: Boolean, n: Int32,
 ) -> None:  # fmt: skip
     """Store pairs of bytes of a row, one of each block of eight columns.
 
-    `column` is this lane's first; `bounds` are whether the row is there, and the columns.
+    `column` is this lane's first; `there` says whether the row is.
     """
-    there, n = bounds
     d = spec.problem.d
     if const_expr(d.major == "n" and d.alignment >= 8):
         for j in range_constexpr(0, len(pairs), 4):
@@ -549,32 +530,31 @@ def gathered(words: list, lane: Int32) -> list:
 # -- stores ----------------------------------------------------------------------------------------
 
 
-def between(least: Int32 | None, column: Int32, n: Int32) -> cutlass.Boolean:
+def between(least: Int32 | None, column: Int32, n: Int32) -> Boolean:
     """Whether a column lies before `n`, and is not before the least one, if any."""
     return column < n if least is None else (column >= least) & (column < n)
 
 
 @cute.jit
 def store_down(
-    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
-    column_step: Int64, first: tuple, extents: tuple, least: Int32 | None,
+    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
+    own: Elements,
 ) -> None:  # fmt: skip
     """`store_direct` for a D whose columns are contiguous.
 
     Where A comes from registers, a thread's accumulators of one column are neighbours in D.
     """
-    row, column = first
-    m, n = extents
+    row, column, (m, n), least, _ = own
     geo, dtype = spec.geometry, spec.output
     size = dtype.width // 8
     count = const_expr(2 * geo.repeats_m)
     wide = const_expr(spec.split or spec.problem.d.alignment >= count * size)
     together = const_expr(geo.fragments > 0 and wide)
-    left = out + (Int64(column) * column_step + row) * size
+    left = to.address + (Int64(column) * to.column + row) * size
     for j in range_constexpr(blocks):
         for x in range_constexpr(2):
             c = column + j * 8 + x
-            line = left + x * column_step * size
+            line = left + x * to.column * size
             values = [sums[4 * (blocks * (v // 2) + j) + 2 * (v % 2) + x] for v in range(count)]
             if between(least, c, n):
                 if const_expr(together):
@@ -589,34 +569,32 @@ def store_down(
                         further = const_expr(v // 2 * geo.row_steps[0] + v % 2 * geo.row_steps[1])
                         if row + further < m:
                             write([values[v]], global_vector(line + further * size, dtype, 1))
-        left += column_step * (8 * size)
+        left += to.column * (8 * size)
 
 
 @cute.jit
 def store_direct(
-    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, out: Int64,
-    steps: tuple, first: tuple, lane: Int32, extents: tuple, least: Int32 | None,
+    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
+    own: Elements, lane: Int32,
 ) -> None:  # fmt: skip
     """Store accumulators from registers, `blocks` blocks of eight columns.
 
-    `first` is the row and column of this thread's first element; blocks before a `least` column are
-    left out. Where all columns exist each store is one instruction, because code that runs once
-    costs the time to fetch it. Neighbours are stored in pairs where rows of D have an even length;
-    rows of partial sums have room for one more.
+    Where all columns exist each store is one instruction, because code that runs once costs the
+    time to fetch it. Neighbours are stored in pairs where rows of D have an even length; rows of
+    partial sums have room for one more.
     """
-    row, column = first
-    m, n = extents
+    row, column, (m, n), least, _ = own
     geo, dtype = spec.geometry, spec.output
     size = dtype.width // 8
     dense = const_expr(spec.split or spec.problem.d.major == "n")
     pairs = const_expr(dense and (spec.split or spec.problem.d.alignment >= 2 * size))
-    step = Int64(1) if const_expr(dense) else steps[1]
+    step = Int64(1) if const_expr(dense) else to.column
     block = column - lane % 4 * 2
     whole = between(least, block, n - blocks * 8 + 1)
     for i in range_constexpr(geo.repeats_m):
         for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
             at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
-            line = out + (Int64(at) * steps[0] + Int64(column) * step) * size
+            line = to.address + (Int64(at) * to.row + Int64(column) * step) * size
             if at < m:
                 if whole:
                     for j in range_constexpr(blocks):
@@ -704,34 +682,32 @@ def fill_words(
             write(pair, cute.make_tensor(pointer, cute.make_layout(2)))
 
 
-def fill(
-    spec: Spec, sums: cute.Tensor, fused: tuple, box: Int32, thread: Int32, i: int, block: int
-) -> None:
+def fill(spec: Spec, sums: cute.Tensor, part: Part, box: Int32, i: int, block: int) -> None:
     """Fill box number `block` of a block of rows: what is not finished yet a part at a time."""
     each = spec.geometry.store_columns // 8
-    part = spec.geometry.fused_blocks * spec.geometry.repeats_m // 2 * 2
+    some = spec.geometry.fused_blocks * spec.geometry.repeats_m // 2 * 2
     fill = fill_words if spec.output.width == 32 else fill_box
-    for first in range(0, each, part or each):
-        count = min(part or each, each - first)
+    for first in range(0, each, some or each):
+        count = min(some or each, each - first)
         place = block * each + first
-        if part:
-            some = finish_box(spec, sums, fused, [i], place, count)
+        if some:
+            held = finish_box(spec, sums, part, [i], place, count)
         else:
-            some = blocks_of(sums, spec.geometry.mma_n // 8, [i], place, count)
-        fill(spec, some, box, thread, first, count)
+            held = blocks_of(sums, spec.geometry.mma_n // 8, [i], place, count)
+        fill(spec, held, box, part.in_wg, first, count)
 
 
 @cute.jit
 def store_rows(
-    spec: cutlass.Constexpr, sums: cute.Tensor, fused: tuple, boxes: cute.Pointer, out: Int64,
-    row_step: Int64, left: tuple, thread: Int32,
+    spec: cutlass.Constexpr, sums: cute.Tensor, part: Part, boxes: cute.Pointer, out: Int64,
+    row_step: Int64, left: tuple[Int32, Int32],
 ) -> None:  # fmt: skip
     """Store a warpgroup's accumulators to a D whose rows begin at any element.
 
     Each warp stores its own rows of a box. `out` is the address of the first element, `left` how
     many rows and columns D has from there on.
     """
-    sums = finish_tile(spec, sums, fused)
+    sums, thread = finish_tile(spec, sums, part), part.in_wg
     geo, size = spec.geometry, spec.output.width // 8
     columns, rows = geo.store_columns, const_expr(STORE_ROWS // 4)
     box = const_expr((rows, columns, size, spec.problem.d.alignment, geo.box_pitch))
@@ -742,7 +718,7 @@ def store_rows(
         line = out + Int64(first) * row_step * size
         for block in range_constexpr(geo.mma_n // columns):
             cute.arch.sync_warp()
-            fill(spec, sums, fused, boxes.toint(), thread, i, block)
+            fill(spec, sums, part, boxes.toint(), i, block)
             cute.arch.sync_warp()
             there = (left[0] - first, left[1] - block * columns)
             store_box_rows(
@@ -752,20 +728,18 @@ def store_rows(
 
 @cute.jit
 def store_by_tma(
-    spec: cutlass.Constexpr, sums: cute.Tensor, fused: tuple, atom: cute.CopyAtom,
-    target: cute.Tensor, boxes: cute.Pointer, consumer: Int32, thread: Int32, row: Int32,
-    column: Int32, i0: Int32, i1: Int32, used: Int32, by_rows: tuple,
+    spec: cutlass.Constexpr, sums: cute.Tensor, part: Part, view: TmaView, boxes: cute.Pointer,
+    consumer: Int32, batch: tuple[Int32, Int32], used: Int32, by_rows: RowsOfGroup | None,
 ) -> Int32:  # fmt: skip
     """Store a warpgroup's accumulators box by box by TMA; returns how many boxes it ever used.
 
-    Boxes with rows of another group are stored by the threads: `by_rows` are where the first row of
-    the warpgroup's part lies, the bytes to the next, and the rows and columns from there on.
+    `batch` are L0 and L1 in the view. Boxes with rows of another group are stored by the threads.
     """
-    sums = finish_tile(spec, sums, fused)
-    geo = spec.geometry
+    sums = finish_tile(spec, sums, part)
+    (row, column, _, thread, _), geo = part, spec.geometry
     columns = geo.store_columns
     corner = (column, row, 0, 0) if const_expr(spec.down) else (row, column, 0, 0)
-    moved = cute.domain_offset(corner, target)
+    moved = cute.domain_offset(corner, view.tensor)
     for i in range_constexpr(geo.repeats_m):
         for block in range_constexpr(geo.mma_n // columns):
             slot = used % geo.store_buffers
@@ -773,19 +747,19 @@ def store_by_tma(
             if thread // 32 == 0:
                 cute.arch.cp_async_bulk_wait_group(geo.store_buffers - 1, read=True)
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
-            fill(spec, sums, fused, box.toint(), thread, i, block)
+            fill(spec, sums, part, box.toint(), i, block)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
-            place = (i * geo.wg_m, block, i0, i1)
+            place = (i * geo.wg_m, block, *batch)
             if const_expr(spec.down):
-                place = (block, i * geo.wg_m, i0, i1)
-            if const_expr(len(by_rows) > 0):
+                place = (block, i * geo.wg_m, *batch)
+            if const_expr(by_rows is not None):
                 line, step, there = by_rows
                 first = const_expr(i * geo.wg_m * STORE_ROWS)
                 left = (there[0] - first, there[1] - block * columns)
                 if left[0] >= STORE_ROWS:
                     if thread // 32 == 0:
-                        send_box(atom, moved, box, (STORE_ROWS, columns), place)
+                        send_box(view.atom, moved, box, (STORE_ROWS, columns), place)
                 else:
                     line += first * step + const_expr(block * columns * 2)
                     store_box_part(
@@ -795,6 +769,6 @@ def store_by_tma(
                         cute.arch.cp_async_bulk_commit_group()
             else:
                 if thread // 32 == 0:
-                    send_box(atom, moved, box, box_of_store(spec), place)
+                    send_box(view.atom, moved, box, box_of_store(spec), place)
             used += 1
     return used

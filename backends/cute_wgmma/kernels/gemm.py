@@ -30,20 +30,21 @@ Operands that cannot be read where they lie are repacked into the workspace by a
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Int16, Int32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
 from ...cute.kernels.device import pinned, select
+from ...cute.kernels.records import Dealt, Ranks, Stored, TmaView
 from ...cute.kernels.tile_scheduler import work_unit
 from ..geometry import STORE_ROWS, WARPGROUP
 from ..geometry_operands import MMA_M
-from .block_factors import bring_scales
+from .block_factors import bring_scales, scales_of_blocks
 from .consumer import consume
 from .layouts import loads_of_b, panels_layout, whole_rows
 from .producer import produce
-from .records import Ranks
+from .records import Barriers, Extents, LoadNumbers, Result, Schedule, Stages
 from .spec import Spec
-from .tile_coords import Load
+from .tile_coords import Load, Loads
 
 __all__ = ["gemm_kernel", "init_barriers"]
 
@@ -79,7 +80,7 @@ def scale_slots(spec: Spec, smem: cutlass.memory.SmemAllocator, unused: cute.Poi
     return Int32((smem.allocate(size, 16) if size > 0 else unused).toint())
 
 
-def place_of_cta(spec: Spec) -> tuple:
+def place_of_cta(spec: Spec) -> tuple[Int32, Int32, Ranks]:
     """Return the number of this CTA's cluster, that of all clusters, and its ranks in its own."""
     config, (cm, cn) = spec.config, spec.config.cluster
     across, along, deep = cute.arch.block_idx()
@@ -102,7 +103,7 @@ def meet(spec: Spec) -> None:
         cute.arch.cluster_wait()
 
 
-def receivers(spec: Spec, ranks: tuple) -> tuple[Int32, Int32]:
+def receivers(spec: Spec, ranks: Ranks) -> tuple[Int32, Int32]:
     """Return masks of the CTAs that get what this one loads of A and of B.
 
     A goes to the CTAs of this cluster row (all n), B to those of this column (all m).
@@ -122,21 +123,14 @@ def receivers(spec: Spec, ranks: tuple) -> tuple[Int32, Int32]:
 def gemm_kernel(
     spec: cutlass.Constexpr,
     mma: cute.TiledMma,
-    atom_a: cute.CopyAtom,
-    tensor_a: cute.Tensor,
-    atom_b: cute.CopyAtom,
-    tensor_b: cute.Tensor,
-    atom_d: cute.CopyAtom,
-    tensor_d: cute.Tensor,
+    view_a: TmaView,
+    view_b: TmaView,
+    stored: Stored,
     layout_a: cute.ComposedLayout,
     layout_b: cute.ComposedLayout,
-    out: Int64,
-    d_strides: tuple,
-    flags: tuple,
-    sizes: tuple,
-    lasts: tuple,
-    order: tuple,
-    units: Int32,
+    numbers: LoadNumbers,
+    extents: Extents,
+    dealt: Dealt,
     scales: tuple,
     taken: tuple,
 ) -> None:
@@ -147,12 +141,11 @@ def gemm_kernel(
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     cluster_index, clusters, ranks = place_of_cta(spec)
-    rank_m, rank_n, _ = ranks
 
     # -- shared memory: barriers, stages of A, stages of B, boxes of D
     smem = cutlass.memory.SmemAllocator()
     full = smem.allocate_array(cutlass.Int64, 2 * config.stages)
-    empty = full + config.stages
+    barriers = Barriers(full, full + config.stages)
     shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
     whole_a = cute.make_tensor(shared_a.iterator, whole_rows(spec, layout_a).outer)
     shared_b = smem.allocate_tensor(spec.operands[1], layout_b.outer, 1024, swizzle=layout_b.inner)
@@ -162,39 +155,33 @@ def gemm_kernel(
     slots = scale_slots(spec, smem, full)
     init_barriers(spec, full, warp)
     if warp == 0:
-        cpasync.prefetch_descriptor(atom_a)
-        cpasync.prefetch_descriptor(atom_b)
+        cpasync.prefetch_descriptor(view_a.atom)
+        cpasync.prefetch_descriptor(view_b.atom)
     # The kernel before may write the offsets of groups.
     has_groups = const_expr(spec.problem.groups is not None)
-    first = () if has_groups else work_unit(spec, cluster_index, order, ranks)
+    first = () if has_groups else work_unit(spec, cluster_index, dealt.order, ranks)
+    schedule = Schedule(dealt, cluster_index, first, clusters, ranks)
     meet(spec)
     loaded_b = shared_b
     if const_expr(spec.panels):
         loaded_b = cute.make_tensor(shared_b.iterator, panels_layout(spec))
-    of_a = Load(atom_a, tensor_a, shared_a, (tile_m, tile_k), rank_n, cn)
-    of_b = Load(atom_b, tensor_b, loaded_b, loads_of_b(spec), rank_m, cm)
+    of_a = Load(*view_a, shared_a, (tile_m, tile_k), ranks.n, cn)
+    of_b = Load(*view_b, loaded_b, loads_of_b(spec), ranks.m, cm)
     mask_a, mask_b = receivers(spec, ranks)
-    barriers = (full, empty)
     if warp < 4:
         cute.arch.setmaxregister_decrease(geo.registers[0])
         if warp == 0:
-            produce(
-                spec, lasts, order,
-                (of_a, of_b, cutlass.Int16(pinned(mask_a)), cutlass.Int16(pinned(mask_b))),
-                barriers, flags, cluster_index, first, units, clusters, ranks, sizes,
-                taken if spec.brings_arrays or spec.cached_lines else (),
-            )  # fmt: skip
+            loads = Loads(of_a, of_b, Int16(pinned(mask_a)), Int16(pinned(mask_b)))
+            brought = taken if spec.brings_arrays or spec.cached_lines else ()
+            produce(spec, schedule, loads, barriers, numbers, extents, brought)
         if const_expr(spec.scale_warps > 0):
             if (warp > 0) & (warp <= spec.scale_warps):
-                bring_scales(
-                    spec, scales, slots, lasts, order, barriers, warp, cluster_index, first, units,
-                    clusters, ranks, sizes,
-                )  # fmt: skip
+                of_blocks = scales_of_blocks(scales)
+                bring_scales(spec, schedule, of_blocks, slots, barriers, extents, warp)
     else:
         cute.arch.setmaxregister_increase(geo.registers[1])
+        consumer = cute.arch.make_warp_uniform((warp - 4) // 4)
         consume(
-            spec, (sizes, lasts), order, mma, (whole_a, shared_b, slots), barriers,
-            (atom_d, tensor_d, boxes), out, d_strides,
-            cute.arch.make_warp_uniform((warp - 4) // 4), thread - WARPGROUP,
-            cluster_index, first, units, clusters, ranks, scales, taken,
+            spec, schedule, mma, Stages(whole_a, shared_b, slots), barriers, extents,
+            Result(stored, boxes, taken), scales, consumer, thread - WARPGROUP,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from cutlass import Int32, Int64, const_expr
 from ...cute.kernels import tile_scheduler as persistent
 from ...cute.kernels.cache_hints import read_once
 from ...cute.kernels.device import select
+from ...cute.kernels.records import Dealt, Stored, TmaView
 from ...cute.kernels.reduction import reduce_parts, target_of_sums
 from ...cute.kernels.repack import depth
 from ...cute.kernels.tile_scheduler import (
@@ -23,6 +24,7 @@ from ...cute.kernels.tma_boxes import box_atom
 from .epilogue import box_of_store
 from .gemm import gemm_kernel
 from .layouts import load_atom, loads_of_b, operand_layout, panels_layout, tiled_mma
+from .records import Extents, LoadNumbers
 from .spec import Spec
 from .tile_coords import last_origins
 
@@ -55,38 +57,39 @@ def start(
     )  # fmt: skip
     layout_a = operand_layout(spec, spec.operands[0], tile_m, spec.k_major[0], geo.a_swizzle)
     layout_b = operand_layout(spec, spec.operands[1], tile_n, spec.k_major[1], geo.b_swizzle)
-    atom_a, tensor_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
+    load_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
     loaded_b = panels_layout(spec) if spec.panels else layout_b
-    atom_b, tensor_b = load_atom(view_b, loaded_b, loads_of_b(spec), cm)
+    load_b = load_atom(view_b, loaded_b, loads_of_b(spec), cm)
     out, out_strides = target_of_sums(spec, parts, d, (m, n, l0, l1), d_steps)
-    atom_d, tensor_d = atom_a, tensor_a
+    store_d = load_a
     if const_expr(geo.store == "tma"):
         deep, lines, steps = (depth(d_l0, l0), depth(d_l1, l1)), (m, n), (d_m, d_n)
         if const_expr(spec.down):
             lines, steps = (n, m), (d_n, d_m)
         view_d = batched(d, spec.output, *lines, (*steps, d_l0, d_l1), deep, True)
-        atom_d, tensor_d = box_atom(view_d, box_of_store(spec))
+        store_d = TmaView(*box_atom(view_d, box_of_store(spec)))
     lasts = last_origins(spec, (m, n), (rotate_m, rotate_n))
     order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, rotate_m, rotate_n), offsets)
     units = most_units(spec, (m, n), batch, split_k)
     clusters = units
     if const_expr(config.cluster_k * config.slice_k == 1):  # else a cluster has one unit
         clusters = cutlass.min(units, cutlass.max(multiprocessors // (cm * cn), Int32(1)))
-    flags = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
-    flags += [depth(a_l1, l1), depth(b_l1, l1)]
+    ones = [select(step != 0, Int32(1), Int32(0)) for step in (a_l0, a_l1, b_l0, b_l1)]
     few = Int64(m + n) * k * l0 * l1 * spec.problem.a.dtype.itemsize <= MOST_AHEAD
-    flags += [select(few, Int32(K_TILES_AHEAD), Int32(0))]
+    numbers = LoadNumbers(
+        (ones[0], ones[1]), (ones[2], ones[3]), depth(a_l1, l1), depth(b_l1, l1),
+        select(few, Int32(K_TILES_AHEAD), Int32(0)),
+    )  # fmt: skip
     if const_expr(spec.has_hints):
         size = spec.problem.a.dtype.itemsize
         of_a, of_b = ((a_l0, l0), (a_l1, l1)), ((b_l0, l0), (b_l1, l1))
-        flags += [
-            read_once(n, tile_n * cn, of_a, Int64(m) * k * size),
-            read_once(m, tile_m * cm, of_b, Int64(n) * k * size),
-        ]
+        once_a = read_once(n, tile_n * cn, of_a, Int64(m) * k * size)
+        once_b = read_once(m, tile_m * cm, of_b, Int64(n) * k * size)
+        numbers = numbers._replace(once=(once_a, once_b))
     gemm_kernel(
-        spec, tiled_mma(spec), atom_a, tensor_a, atom_b, tensor_b, atom_d, tensor_d,
-        layout_a, layout_b, out, out_strides, tuple(flags), (m, n), lasts,
-        order, units, scales_of_sums(spec, scales, scale_steps), () if spec.split else taken,
+        spec, tiled_mma(spec), load_a, load_b, Stored(store_d, out, out_strides),
+        layout_a, layout_b, numbers, Extents((m, n), lasts), Dealt(order, units),
+        scales_of_sums(spec, scales, scale_steps), () if spec.split else taken,
     ).launch(
         grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
         cluster=(cm, cn, config.cluster_k),

@@ -10,6 +10,7 @@ from cutlass import Int32
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from ...common.workspace import PANEL_ROWS
+from ...cute.kernels.records import TmaView
 from ..geometry_operands import MMA_M, SWIZZLE_BYTES, TMA_BYTES
 from .spec import Spec
 
@@ -95,9 +96,7 @@ def tiled_mma(spec: Spec) -> cute.TiledMma:
     return cute.make_tiled_mma(cute.make_mma_atom(op), (geo.wg_m, geo.wg_n, 1))
 
 
-def load_atom(
-    tensor: cute.Tensor, layout: Any, tile: tuple[int, ...], sharers: int
-) -> tuple[cute.CopyAtom, cute.Tensor]:
+def load_atom(tensor: cute.Tensor, layout: Any, tile: tuple[int, ...], sharers: int) -> TmaView:
     """TMA load of one stage, multicast to `sharers` CTAs that each bring a part."""
     op = (
         cpasync.CopyBulkTensorTileG2SMulticastOp()
@@ -105,4 +104,4 @@ def load_atom(
         else cpasync.CopyBulkTensorTileG2SOp()
     )
     one = cute.select(layout, mode=list(range(len(tile))))
-    return cpasync.make_tiled_tma_atom(op, tensor, one, tile, num_multicast=sharers)
+    return TmaView(*cpasync.make_tiled_tma_atom(op, tensor, one, tile, num_multicast=sharers))

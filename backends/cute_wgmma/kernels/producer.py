@@ -18,8 +18,9 @@ from ...cute.kernels.tile_scheduler import (
     rows_of,
     work_unit,
 )
+from .records import Barriers, Extents, LoadNumbers, Schedule
 from .spec import Spec
-from .tile_coords import first_k_of, sources, tile_origin
+from .tile_coords import Loads, first_k_of, sources, tile_origin
 
 _AHEAD = 8  # k_tiles: a few microseconds, with those that are in flight
 
@@ -28,11 +29,10 @@ __all__ = ["fetch_ahead", "k_tile_of_b", "produce"]
 
 @cute.jit
 def produce(
-    spec: cutlass.Constexpr, lasts: tuple, order: tuple, loads: cutlass.Constexpr, barriers: tuple,
-    flags: tuple, first_unit: Int32, first: tuple, units: Int32, step: Int32, ranks: tuple,
-    sizes: tuple, taken: tuple,
+    spec: cutlass.Constexpr, schedule: Schedule, loads: Loads, barriers: Barriers,
+    numbers: LoadNumbers, extents: Extents, taken: tuple,
 ) -> None:  # fmt: skip
-    """Load every k_tile of every unit of this CTA; one warp. `lasts` are as in `tile_origin`.
+    """Load every k_tile of every unit of this CTA; one warp.
 
     Arrays of D's size that the epilogue of a call takes (`taken`) are brought into the L2 shortly
     before it: earlier the operands would take their place.
@@ -43,23 +43,24 @@ def produce(
     into_a, _ = of_a.partition((0, 0, 0, 0))
     into_b, _ = of_b.partition((0,) * cute.rank(of_b.tensor))
     full, empty = barriers
+    (order, units), first_unit, fields, step, ranks = schedule
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     early = const_expr(spec.early and any(spec.repacked))
     policies = (None, None)
     if const_expr(spec.has_hints):
-        policies = tuple(pinned(cache_policy(once)) for once in flags[7:])
-    unit, fields, walk = first_unit, first, ()
+        policies = tuple(pinned(cache_policy(once)) for once in numbers.once)
+    unit, walk = first_unit, ()
     if const_expr(spec.problem.groups is not None):
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
         unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
     while unit < units:
         work = Work(*fields)
-        a0, b0 = pinned(work.i0 * flags[0]), pinned(work.i0 * flags[2])
-        a_part, b_part = pinned(work.i1 * flags[1]), pinned(work.i1 * flags[3])
+        a0, b0 = pinned(work.i0 * numbers.batch_a[0]), pinned(work.i0 * numbers.batch_b[0])
+        a_part, b_part = pinned(work.i1 * numbers.batch_a[1]), pinned(work.i1 * numbers.batch_b[1])
         end = pinned(work.first + work.k_tiles * work.step)
         at = work.first + work.rotation * work.step
-        row, column = tile_origin(spec, work, lasts)
+        row, column = tile_origin(spec, work, extents.lasts)
         k_tiles_a, k_tiles_b = sources(
             spec, (of_a, of_b), (pinned(row), pinned(column)), first_k_of(spec, work)
         )
@@ -69,18 +70,18 @@ def produce(
                 if const_expr(early):
                     cute.arch.griddepcontrol_launch_dependents()
                 both = ((of_a.atom, k_tiles_a), (of_b.atom, k_tiles_b))
-                fetch_ahead(spec, both, flags[6], work, (a0, a_part, b0, b_part), at, end)
+                fetch_ahead(spec, both, numbers.ahead, work, (a0, a_part, b0, b_part), at, end)
                 cute.arch.griddepcontrol_wait()
                 if const_expr(not early):
                     cute.arch.griddepcontrol_launch_dependents()
         for done in cutlass.range(work.k_tiles, unroll=1):
             if const_expr(len(taken) > 0):
                 if done == cutlass.max(work.k_tiles - _AHEAD, 0):
-                    place = (row, column), config.tile[:2], rows_of(spec, work, sizes)
+                    place = (row, column), config.tile[:2], rows_of(spec, work, extents.sizes)
                     scratch = Int32((empty + config.stages).toint())
                     bring_beside(spec, taken, (*place, (work.i0, work.i1)), scratch)
             k, low_a, low_b = k_tile_source(spec, at)
-            a1, b1 = a_part + low_a * flags[4], b_part + low_b * flags[5]
+            a1, b1 = a_part + low_a * numbers.low_a, b_part + low_b * numbers.low_b
             cute.arch.mbarrier_wait(empty + stage, phase)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(full + stage, geo.a_bytes + geo.b_bytes)
@@ -117,12 +118,13 @@ def bring_beside(spec: Spec, taken: tuple, place: tuple, scratch: Int32) -> None
 @cute.jit
 def fetch_ahead(
     spec: cutlass.Constexpr, loads: cutlass.Constexpr, most: Int32, work: cutlass.Constexpr,
-    batch: tuple, at: Int32, end: Int32,
+    batch: tuple[Int32, Int32, Int32, Int32], at: Int32, end: Int32,
 ) -> None:  # fmt: skip
     """Prefetch the first k_tiles into the L2 while the kernel before may still run.
 
     Not those of copied operands, which that kernel writes. Other writes of it are no harm: they go
-    to the L2, too. `loads` are of A and of B, each an atom and what it reads.
+    to the L2, too. `loads` are of A and of B, each an atom and what it reads; `batch` are their L0
+    and L1.
     """
     (atom_a, from_a), (atom_b, from_b) = loads
     a0, a1, b0, b1 = batch

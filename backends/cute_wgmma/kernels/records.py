@@ -4,20 +4,163 @@
 from typing import NamedTuple
 
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Int64
+
+from ...cute.kernels.records import Dealt, Ranks, Stored
 
 __all__ = [
-    "Accumulators", "FactorAddresses", "Factors", "FragmentSource", "GroupEnds", "Operands",
-    "Ranks", "Ring",
+    "Accumulators", "Barriers", "BlockScales", "Consumer", "Elements", "Extents", "FactorAddresses",
+    "Factors", "FragmentSource", "Fused", "GroupEnds", "LoadNumbers", "Operands", "Part", "Result",
+    "Ring", "RowsOfGroup", "ScaleSteps", "Schedule", "Stages", "Target",
 ]  # fmt: skip
 
 
-class Ranks(NamedTuple):
-    """Of a CTA in its cluster: along M, along N, and along K."""
+# -- of a CTA --------------------------------------------------------------------------------------
 
-    m: Int32
-    n: Int32
-    k: Int32
+
+class Extents(NamedTuple):
+    """How large D is.
+
+    Attributes
+    ----------
+    sizes
+        M and N.
+    lasts
+        The largest origins of tiles along them: see `last_origins`.
+    """
+
+    sizes: tuple[Int32, Int32]
+    lasts: tuple[Int32, Int32]
+
+
+class Schedule(NamedTuple):
+    """The work units of a CTA.
+
+    Attributes
+    ----------
+    dealt
+        All units.
+    first, fields
+        The first one of this CTA, and what `work_unit` returns for it; nothing where there are
+        groups.
+    step
+        How far the next one is.
+    ranks
+        Of the CTA.
+    """
+
+    dealt: Dealt
+    first: Int32
+    fields: tuple[Int32, ...]
+    step: Int32
+    ranks: Ranks
+
+
+class Barriers(NamedTuple):
+    """Of the stages, in shared memory."""
+
+    full: cute.Pointer
+    empty: cute.Pointer
+
+
+class Stages(NamedTuple):
+    """The stages in shared memory, as those who multiply read them.
+
+    Attributes
+    ----------
+    a, b
+        Of the operands.
+    scales
+        The address of the first one's scales of blocks; of no use where there are none.
+    """
+
+    a: cute.Tensor
+    b: cute.Tensor
+    scales: Int32
+
+
+class LoadNumbers(NamedTuple):
+    """By what the producer finds k_tiles, and how it asks for them.
+
+    Attributes
+    ----------
+    batch_a, batch_b
+        For L0 and L1 of an operand 1, or 0 where its matrices are the same along that index.
+    low_a, low_b
+        Of split operands, matrices along L1 in front of those of the low halves.
+    ahead
+        k_tiles to prefetch while the kernel before still runs.
+    once
+        Whether A, and B, is read once; empty where the L2 is not told.
+    """
+
+    batch_a: tuple[Int32, Int32]
+    batch_b: tuple[Int32, Int32]
+    low_a: Int32
+    low_b: Int32
+    ahead: Int32
+    once: tuple[Int32, ...] = ()
+
+
+class ScaleSteps(NamedTuple):
+    """Elements between scales of blocks: of lines, of blocks along K, and along L0 and L1."""
+
+    line: Int64
+    block: Int64
+    l0: Int64
+    l1: Int64
+
+
+class BlockScales(NamedTuple):
+    """Where the scales of blocks of A and of B are."""
+
+    addresses: tuple[Int64, Int64]
+    steps: tuple[ScaleSteps, ScaleSteps]
+
+
+class Result(NamedTuple):
+    """What consumers make of accumulators.
+
+    Attributes
+    ----------
+    stored
+        Where D goes, or partial sums.
+    boxes
+        The first box of D in shared memory; of a warpgroup, its own first one.
+    taken
+        What the epilogue of a call takes; see `cute.kernels.epilogue`.
+    """
+
+    stored: Stored
+    boxes: cute.Pointer
+    taken: tuple
+
+
+# -- of the main loop ------------------------------------------------------------------------------
+
+
+class Consumer(NamedTuple):
+    """A thread of those who multiply.
+
+    Attributes
+    ----------
+    number
+        Its warpgroup.
+    group
+        Of ping-pong, or of a slice of K.
+    wg_m, wg_n
+        The row and the column of its warpgroup among those of the group.
+    thread, in_group, in_wg
+        The thread, among all who multiply, in its group and in its warpgroup.
+    """
+
+    number: Int32
+    group: Int32
+    wg_m: Int32
+    wg_n: Int32
+    thread: Int32
+    in_group: Int32
+    in_wg: Int32
 
 
 class Ring(NamedTuple):
@@ -146,3 +289,83 @@ class Factors(NamedTuple):
     rows: tuple[Float32, ...]
     columns: tuple[Float32, ...] | tuple[Int32]
     first: Int32
+
+
+# -- of the epilogue -------------------------------------------------------------------------------
+
+
+class Fused(NamedTuple):
+    """What the epilogue of a call takes, and L0 and L1 of the product."""
+
+    taken: tuple
+    batch: tuple[Int32, Int32]
+
+
+class Part(NamedTuple):
+    """A warpgroup's part of a tile, for one of its threads.
+
+    Attributes
+    ----------
+    row, column
+        Where it begins in D.
+    extents
+        Where D ends.
+    in_wg
+        The thread.
+    fused
+        For the epilogue.
+    """
+
+    row: Int32
+    column: Int32
+    extents: tuple[Int32, Int32]
+    in_wg: Int32
+    fused: Fused
+
+
+class Target(NamedTuple):
+    """A matrix that threads write to: its address, and elements between rows and columns."""
+
+    address: Int64
+    row: Int64
+    column: Int64
+
+
+class Elements(NamedTuple):
+    """Which elements of D a thread has.
+
+    Attributes
+    ----------
+    row, column
+        Of the first one.
+    extents
+        What does not lie before these is another's, or there is no such element.
+    least
+        So is what lies before this column, if it is not None.
+    columns
+        N, where `extents` leave out what is another's; else None.
+    """
+
+    row: Int32
+    column: Int32
+    extents: tuple[Int32, Int32]
+    least: Int32 | None = None
+    columns: Int32 | None = None
+
+
+class RowsOfGroup(NamedTuple):
+    """The rows of D that a warpgroup stores of a group, whose last box may have rows of the next.
+
+    Attributes
+    ----------
+    line
+        The address of the first one.
+    step
+        Bytes to the next.
+    left
+        How many rows and columns there are from its first element on.
+    """
+
+    line: Int64
+    step: Int64
+    left: tuple[Int32, Int32]

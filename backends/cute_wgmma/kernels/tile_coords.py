@@ -7,9 +7,10 @@ the last tiles move back, and compute again, bit for bit, what their neighbours 
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int16, Int32
 from cutlass.cute.nvgpu import cpasync
 
 from ...common.epilogue import in_halves, in_place
@@ -23,7 +24,9 @@ STORED_AT = 8  # a warpgroup stores from rows and columns on that are multiples 
 NEVER = 2**31 - 1  # the origin of no tile
 
 
-def last_origins(spec: Spec, sizes: tuple, rotations: tuple) -> tuple[Int32, Int32]:
+def last_origins(
+    spec: Spec, sizes: tuple[Int32, Int32], rotations: tuple[Int32, Int32]
+) -> tuple[Int32, Int32]:
     """Return the largest origins that tiles may have along M and along N; on the host.
 
     An operand that lies along M or N is read in whole lines of shared memory, so its last tile may
@@ -50,7 +53,7 @@ def last_origins(spec: Spec, sizes: tuple, rotations: tuple) -> tuple[Int32, Int
     return found[0], found[1]
 
 
-def tile_origin(spec: Spec, work: Work, lasts: tuple) -> tuple[Int32, Int32]:
+def tile_origin(spec: Spec, work: Work, lasts: tuple[Int32, Int32]) -> tuple[Int32, Int32]:
     """Return where a tile begins along M and N: `lasts` are the largest origins."""
     row, column = work.tile_m * spec.config.tile[0], work.tile_n * spec.config.tile[1]
     if is_walked(spec):
@@ -91,8 +94,20 @@ class Load:
         )  # fmt: skip
 
 
+class Loads(NamedTuple):
+    """The TMA loads of both operands, and masks of the CTAs that get what this one loads of each.
+
+    A goes to the CTAs of its row of the cluster, B to those of its column.
+    """
+
+    a: Load
+    b: Load
+    mask_a: Int16
+    mask_b: Int16
+
+
 def sources(
-    spec: Spec, loads: tuple[Load, Load], origin: tuple, first_k: Int32 | int = 0
+    spec: Spec, loads: tuple[Load, Load], origin: tuple[Int32, Int32], first_k: Int32 | int = 0
 ) -> tuple[cute.Tensor, cute.Tensor]:
     """Return the tiles of A and of B for the tile of D with this origin, from some K on."""
     of_a, of_b = loads
