@@ -98,7 +98,7 @@ def order_of(report: Report) -> str:
         seen[letter] += 1
         if seen[letter] % each[letter] == 0 and seen[letter] <= each[letter] * k_tiles:
             kept.append(letter)
-    return " ".join(kept)
+    return "".join(kept)
 
 
 def counts_of(ladder: str) -> dict[str, Counts]:

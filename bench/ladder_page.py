@@ -123,6 +123,7 @@ def _place(ladder: Mapping[str, Any]) -> str:
 
 # -- pictures --------------------------------------------------------------------------------------
 
+_HIGHER = 1.02  # than all before: what is drawn below the roofs, and not two points in one place
 #: What a byte of the roofline passes, and how many of them each SM takes in a clock.
 _ROOFS = {"simt": ("shared memory", 128), "wgmma": ("the L2", 64)}
 
@@ -143,11 +144,12 @@ def draw(path: Path) -> None:
     draw_ladder(
         PAGE.with_name(f"{PAGE.stem}-{name}.svg"), {x["rung"]: 100 * x["ratio"] for x in rungs}
     )
-    points = {
-        each["rung"]: (operations_a_byte(name, counts[each["rung"]]), each["tflops"])
-        for each in rungs
-        if each["rung"] in counts
-    }
+    points: dict[str, tuple[float, float]] = {}
+    for each in rungs:
+        above = max((rate for _, rate in points.values()), default=0.0)
+        if each["rung"] in counts and each["tflops"] > _HIGHER * above:
+            at = operations_a_byte(name, counts[each["rung"]])
+            points[each["rung"]] = (at, each["tflops"])
     target = named_target(short(ladder["device"]).split()[0].lower())
     place = PAGE.with_name(f"{PAGE.stem}-roofline-{name}.svg")
     draw_ladder_roofline(place, points, roofs(name, target), _ROOFS[name][0])

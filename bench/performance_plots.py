@@ -141,7 +141,7 @@ def draw_ladder(path: Path, percent: Mapping[str, float]) -> None:
         axes.bar_label(bars, fmt="{:.1f}", padding=3)
         axes.set_yticks(range(len(names)), names)
         axes.axvline(100.0, color="grey", linewidth=1)
-        axes.set_xlim(0, 1.2 * max(*percent.values(), 100.0))
+        axes.set_xlim(0, 1.3 * max(*percent.values(), 100.0))
         axes.set_xlabel("percent of cuBLAS")
         axes.invert_yaxis()
         save(figure, path)
@@ -172,11 +172,7 @@ def draw_ladder_roofline(
         for number_of, (name, (x, y)) in enumerate(points.items(), 1):
             color = _COLORS[(number_of - 1) % len(_COLORS)]
             axes.plot([x], [y], "o", color=color, ms=6, label=f"{number_of}  {name}")
-            beside = (7, -4) if number_of % 2 else (-7, -4)
-            axes.annotate(
-                str(number_of), (x, y), beside, textcoords="offset points",
-                ha="left" if number_of % 2 else "right",
-            )  # fmt: skip
+            axes.annotate(str(number_of), (x, y), (0, 6), textcoords="offset points", ha="center")
         axes.set(xscale="log", yscale="log", xlabel=f"operations for a byte of {of}")
         axes.set(ylabel="TFLOP/s", title=f"{rate:,.4g} TFLOP/s at most", xlim=(low, high))
         for axis, values in ((axes.xaxis, at), (axes.yaxis, reached)):
