@@ -20,6 +20,7 @@ import unigemm
 from unigemm.planning.target import ARCHITECTURES, device_count, named_target
 from unigemm.tuning import operands
 from unigemm.tuning import report as module
+from unigemm.tuning.measure_device import scaled
 from unigemm.tuning.report import PRODUCTS, report_of
 from unigemm.tuning.report_page import page
 
@@ -59,23 +60,43 @@ def estimated():
     return report_of(target="h100")
 
 
+class Checked(HostDevice):
+    """Also says what sums are right, by which results with more than a product are checked."""
+
+    def integers(self, values):
+        return values
+
+    def values(self, x, rows):
+        return (x if rows is None else x[..., rows, :]).astype(float)
+
+    def sums(self, a, b, rows, scales=()):
+        x, y = self.values(a, rows), self.values(b, None)
+        if scales:
+            wide = [self.values(scale, None) for scale in scales]
+            x, y = scaled(x, y, wide, (rows, a.shape[-2]), np.repeat)
+        return x @ y, abs(x) @ abs(y)
+
+
 @pytest.fixture
 def at_hand(monkeypatch):
-    """Let NumPy play an H100, on which picks are right unless a test says otherwise."""
+    """Let the CPU play an H100, on which picks are right unless a test says otherwise."""
     monkeypatch.setattr(module, "calibrated_target", lambda index: named_target("h100"))
     monkeypatch.setattr(module, "compile_many", lambda plans, report: [])
+    multiply, multiply_groups = unigemm.matmul, unigemm.grouped_matmul
 
-    def multiply(a, b, out, *, plan, **options):
-        np.matmul(a, b, out=out)
+    def without_plan(*arrays, plan, **options):
+        multiply(*arrays, **options)
 
-    monkeypatch.setattr(operands.api, "matmul", multiply)
-    return HostDevice()
+    def groups_without_plan(*arrays, plan, **options):
+        multiply_groups(*arrays, **options)
+
+    monkeypatch.setattr(operands.api, "matmul", without_plan)
+    monkeypatch.setattr(operands, "grouped_matmul", groups_without_plan)
+    return Checked()
 
 
-SMALL = [
-    {"m": 64, "n": 32, "k": 128, "dtype": "float32", "layout": "nn"},
-    {"m": 64, "n": 32, "k": 128, "dtype": "float32", "layout": "nn", "epilogue": "relu"},
-]
+PLAIN = {"m": 64, "n": 32, "k": 128, "dtype": "float32", "layout": "nn"}
+SMALL = [PLAIN, {**PLAIN, "epilogue": "relu"}]
 
 
 @pytest.mark.parametrize("target", ARCHITECTURES)
@@ -128,17 +149,49 @@ def test_whatever_is_read_is_escaped(estimated):
 
 
 def test_at_hand_picks_are_measured_beside_cublas_if_they_are_right(at_hand):
-    plain, fused = report_of(SMALL, device=at_hand, budget_ms=1.0).lines
+    (plain,) = report_of([PLAIN], device=at_hand, budget_ms=1.0).lines
     assert plain.us > 0
     assert plain.ratio == plain.cublas_us / plain.us
-    assert (fused.us, fused.note) == (
-        None,
-        "not measured: it has an epilogue, scales or groups",
-    )
+    assert plain.note == ""
     data = json.loads(json.dumps(report_of(SMALL, device=at_hand, budget_ms=1.0).to_dict()))
     assert data["measured"]
     assert data["products"][0]["measured_us"] > 0
     assert unigemm.Plan.from_dict(data["products"][0]["plan"]).target == named_target("h100")
+
+
+@pytest.mark.parametrize(
+    ("more", "note"),
+    [
+        ({"epilogue": "bias,gelu_tanh"}, "cuBLAS: the product alone"),
+        ({"epilogue": "c,alpha", "batch": 2}, "cuBLAS: the product alone"),
+        ({"epilogue": "swiglu"}, "cuBLAS: the product alone"),
+        ({"dtype": "int8", "out_dtype": "float32", "scale_a": "row"}, "cuBLAS: the product alone"),
+        ({"groups": 4}, "no groups"),
+        ({"groups": 4, "epilogue": "bias"}, "no groups"),
+    ],
+    ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
+)
+def test_epilogues_scales_and_groups_are_measured_and_checked_too(more, note, at_hand, monkeypatch):
+    product = {**PLAIN, **more}
+    found = report_of([product], device=at_hand, budget_ms=1.0)
+    (line,) = found.lines
+    assert line.us > 0, line.note
+    assert line.plan.problem.beside
+    assert any(line.plan.problem.beside in row for row in Page(page(found)).rows)
+    assert note in line.note
+    assert (line.ratio is None) == ("groups" in more)
+    for name in ("api.matmul", "grouped_matmul"):
+        monkeypatch.setattr(f"{operands.__name__}.{name}", lambda a, b, *more, **_: None)
+    (wrong,) = report_of([product], device=at_hand).lines  # the result still holds NaN
+    assert wrong.us is None
+    assert wrong.note.startswith("WRONG")
+
+
+def test_a_plan_alone_with_an_epilogue_says_how_it_could_be_measured(at_hand):
+    fused = report_of(SMALL[1:], "h100").lines[0].plan
+    (line,) = report_of([fused], device=at_hand).lines
+    assert line.us is None
+    assert "give the product in words" in line.note
 
 
 def test_what_is_wrong_or_does_not_compile_has_no_time(at_hand, monkeypatch):

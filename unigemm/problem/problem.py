@@ -157,14 +157,22 @@ class Problem:
         second = {"n": "n", "k": "t"}.get(self.b.major, "s")
         return first + second
 
+    @property
+    def beside(self) -> str:
+        """What there is beside the product of two matrices, in words; "" for nothing."""
+        parts = (
+            (self.scales, f"{self.scales}"),
+            (self.blocks, f"scales {self.blocks}"),
+            (self.batch_invariant, "batch-invariant"),
+            (self.epilogue, f"{self.epilogue}"),
+            (self.groups, f"{self.groups}"),
+            (self.converted, f"read as {self.converted}"),
+            (self.quantized_rows, f"then rows quantised to {self.quantized_rows}"),
+        )
+        return ", ".join(words for there, words in parts if there)
+
     def __str__(self) -> str:
-        more = f", {self.scales}" if self.scales else ""
-        more += f", scales {self.blocks}" if self.blocks else ""
-        more += ", batch-invariant" if self.batch_invariant else ""
-        more += f", {self.epilogue}" if self.epilogue else ""
-        more += f", {self.groups}" if self.groups else ""
-        more += f", read as {self.converted}" if self.converted else ""
-        more += f", then rows quantised to {self.quantized_rows}" if self.quantized_rows else ""
+        more = f", {self.beside}" if self.beside else ""
         return (
             f"A {self.a} x B {self.b} -> D {self.d} "
             f"({self.precision}, sums in {self.accumulator}{more})"

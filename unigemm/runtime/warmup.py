@@ -29,8 +29,9 @@ from .words import request_of
 
 if TYPE_CHECKING:
     from ..cache import Entry
+    from .request import Request
 
-__all__ = ["Spec", "planned", "plans_for", "record", "warmup"]
+__all__ = ["Spec", "planned", "planned_calls", "plans_for", "record", "warmup"]
 
 #: A product: a plan, or a mapping of what a line of a file holds (see `unigemm.warmup`).
 Spec: TypeAlias = "Plan | RoundingKernel | Mapping[str, Any]"
@@ -191,6 +192,15 @@ def planned(
     epilogues: Iterable[str | None] | None,
 ) -> Iterator[Plan | RoundingKernel]:
     """Yield the plan of each product, of a range for each size class; see `plans_for`."""
+    return (plan for plan, _ in planned_calls(specs, target, epilogues))
+
+
+def planned_calls(
+    specs: str | os.PathLike[str] | Iterable[Spec],
+    target: str | Target | Sequence[str | Target] | None,
+    epilogues: Iterable[str | None] | None,
+) -> Iterator[tuple[Plan | RoundingKernel, Request | None]]:
+    """Yield plans as `planned` does, each with its call in descriptions; None of one in a file."""
     targets = [target] if target is None or isinstance(target, str | Target) else list(target)
     places = [named_target(x) if isinstance(x, str) else x for x in targets]
     for place in places:
@@ -230,16 +240,16 @@ def _specs(specs: Any) -> Iterator[tuple[str, Any]]:
 
 def _plans(
     spec: Any, target: Target | None, epilogues: Sequence[str | None]
-) -> Iterator[Plan | RoundingKernel]:
+) -> Iterator[tuple[Plan | RoundingKernel, Request | None]]:
     """Plan a product, for another target than it was planned for if one is named."""
     if isinstance(spec, Mapping) and "problem" in spec:
         spec = Plan.from_dict(dict(spec))
     elif isinstance(spec, Mapping) and "quantize" in spec:
         spec = RoundingKernel.from_dict(spec)
     if isinstance(spec, RoundingKernel):
-        yield spec if target is None else replace(spec, target=target)
+        yield (spec if target is None else replace(spec, target=target)), None
     elif isinstance(spec, Plan):
-        yield spec if target in (None, spec.target) else _planned_again(spec, target)
+        yield (spec if target in (None, spec.target) else _planned_again(spec, target)), None
     elif isinstance(spec, Mapping):
         yield from _of_words(dict(spec), target, epilogues)
     else:
@@ -258,7 +268,7 @@ def _planned_again(plan: Plan, target: Target | None) -> Plan:
 
 def _of_words(
     spec: dict[str, Any], target: Target | None, epilogues: Sequence[str | None]
-) -> Iterator[Plan]:
+) -> Iterator[tuple[Plan, Request | None]]:
     unknown = spec.keys() - {*_SIZES, *_WORDS}
     missing = {*_SIZES, "dtype"} - spec.keys()
     if unknown or missing:
@@ -282,7 +292,7 @@ def _of_words(
             if m > 1 and "groups" not in spec:  # a row alone may be another product
                 class_of = size_classes(plan.problem)
                 classes.add(class_of(sizes))
-            yield plan
+            yield plan, request
 
 
 def _range(m: Any) -> tuple[int, int]:

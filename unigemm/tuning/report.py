@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +13,11 @@ from ..planning.explanation import legend
 from ..planning.plan import Plan
 from ..planning.target import Target, device_count, name_of, named_target
 from ..runtime.compile_many import compile_many, kernel_name
-from ..runtime.warmup import Spec, planned
+from ..runtime.request import Request
+from ..runtime.warmup import Spec, planned_calls
 from .autotune import workload_of
 from .measure import Device, best_device, measure
-from .operands import compact_operands
+from .operands import Arrays, call_of, compact_operands
 from .plan_plot import peak_rates
 
 __all__ = ["PRODUCTS", "Line", "Report", "report_of"]
@@ -56,12 +57,15 @@ class Line:
         Measured times of the pick and of cuBLAS in one run, in microseconds; None if not measured.
     note
         Why there is no time, or what the result was; "" if there is nothing to say.
+    request
+        The call, in descriptions of its arrays; None of a plan that a file holds.
     """
 
     plan: Plan
     us: float | None = None
     cublas_us: float | None = None
     note: str = ""
+    request: Request | None = None
 
     @property
     def kind(self) -> str:
@@ -103,6 +107,7 @@ class Line:
             "product": str(self.plan.extents),
             "layout": self.plan.problem.layout,
             "kind": self.kind,
+            "beside": self.plan.problem.beside,
             "kernel": f"{self.plan.backend} {self.plan.config}",
             "codes": legend(self.plan.config),
             "limiter": self.plan.limiter,
@@ -216,7 +221,7 @@ def _planned(
     """Plan products; those of the default list that the device does not take are told apart."""
     if specs is not None:
         say("planning", 0, 1)
-        lines = [Line(_for(plan, here)) for plan in _products(specs, target)]
+        lines = _lines(specs, target, here)
         if not lines:
             raise UnsupportedProblem(
                 "the list has no product to report on; give a JSON object in each line, or no list"
@@ -226,50 +231,69 @@ def _planned(
     for number, product in enumerate(PRODUCTS):
         say("planning", number, len(PRODUCTS))
         try:
-            lines += [Line(_for(plan, here)) for plan in _products([product], target)]
+            lines += _lines([product], target, here)
         except UnsupportedProblem as error:
             refused.append(str(error).partition(": ")[2])
     say("planned", len(PRODUCTS), len(PRODUCTS))
     return lines, refused
 
 
-def _products(specs: Any, target: Target | None) -> Iterator[Plan]:
-    """Yield the plans of products; what rounds arrays is none."""
-    yield from (each for each in planned(specs, target, None) if isinstance(each, Plan))
+def _lines(specs: Any, target: Target | None, here: Target) -> list[Line]:
+    """Plan products; what rounds arrays is none."""
+    return [
+        Line(_for(plan, here), request=request)
+        for plan, request in planned_calls(specs, target, None)
+        if isinstance(plan, Plan)
+    ]
 
 
 def _for(plan: Plan, here: Target) -> Plan:
     """Return a plan for the device at hand, which one of a file may not be."""
-    return plan if plan.target == here else next(_products([plan], here))
+    return plan if plan.target == here else _lines([plan], here, here)[0].plan
 
 
 def _measured(lines: Sequence[Line], device: Device, budget_ms: float, say: Progress) -> list[Line]:
-    plans = [line.plan for line in lines if _note(line.plan) == ""]
     failed = {
         kernel_name(plan): str(entry)
-        for plan, entry in compile_many(plans, report=lambda done, of: say("compiling", done, of))
+        for plan, entry in compile_many(
+            [line.plan for line in lines if not _unknown(line)],
+            report=lambda done, of: say("compiling", done, of),
+        )
         if isinstance(entry, UnigemmError)
     }
     done = []
     for number, line in enumerate(lines):
         say(f"measuring {line.plan.extents}", number, len(lines))
-        note = _note(line.plan) or failed.get(kernel_name(line.plan), "")
+        note = _unknown(line) or failed.get(kernel_name(line.plan), "")
         done.append(replace(line, note=note) if note else _timed(line, device, budget_ms))
     say("measured", len(lines), len(lines))
     return done
 
 
-def _note(plan: Plan) -> str:
-    """Say why a product is not measured here; "" if it is."""
+def _has_more(plan: Plan) -> bool:
+    """Whether a product has an epilogue, scales or groups, or a result that is quantised."""
     x = plan.problem
-    beside = (x.epilogue, x.scales, x.blocks, x.groups)
-    return "not measured: it has an epilogue, scales or groups" if any(beside) else ""
+    return any((x.epilogue, x.scales, x.blocks, x.groups, x.quantized_rows))
+
+
+def _unknown(line: Line) -> str:
+    """Say why nothing is known of a product's arrays, so that none is measured; "" if all is."""
+    if line.request is not None or not _has_more(line.plan):
+        return ""
+    return (
+        "not measured: a plan alone does not say what its epilogue, scales and groups are; give "
+        "the product in words, such as one with an epilogue"
+    )
 
 
 def _timed(line: Line, device: Device, budget_ms: float) -> Line:
     """Measure a product in turns with cuBLAS, if its result is right."""
+    more = _has_more(line.plan)
     try:
-        operands = compact_operands(workload_of(line.plan), device)
+        if more and line.request is not None:
+            operands = call_of(line.plan, line.request).operands(device)
+        else:
+            operands = compact_operands(workload_of(line.plan), device)
         checked = operands.fresh()
         checked.call(line.plan)()
     except UnigemmError as error:
@@ -278,12 +302,22 @@ def _timed(line: Line, device: Device, budget_ms: float) -> Line:
     if not wrong <= 1:
         return replace(line, note=f"WRONG: {wrong:.3g} times the bound of the error")
     runs = {"pick": [arrays.call(line.plan) for arrays in operands.sets]}
-    note = ""
+    note = "cuBLAS: the product alone" if more else ""
     try:
-        precision = line.plan.problem.precision
-        runs["cublas"] = [device.baseline(x.a, x.b, x.out, precision) for x in operands.sets]
+        runs["cublas"] = [_baseline(line.plan, x, device) for x in operands.sets]
     except UnsupportedProblem as reason:
         note = str(reason)
     times = measure(runs, device, budget_ms=budget_ms)
     beside = times["cublas"].us if "cublas" in times else None
     return replace(line, us=times["pick"].us, cublas_us=beside, note=note)
+
+
+def _baseline(plan: Plan, arrays: Arrays, device: Device) -> Callable[[], object]:
+    """Return what cuBLAS makes of a product: of its operands alone, without what is beside them."""
+    if plan.problem.groups is not None:
+        raise UnsupportedProblem("cuBLAS multiplies one product, or a stack: no groups")
+    out = arrays.out
+    if _has_more(plan):
+        shape = (*arrays.a.shape[:-1], arrays.b.shape[-1])
+        out = device.empty(shape, plan.problem.d.dtype)
+    return device.baseline(arrays.a, arrays.b, out, plan.problem.precision)
