@@ -35,14 +35,29 @@ def logits(llama):
     return torch.cat(found, 1).float()
 
 
+def in_eight_bits(x):
+    """Return the products of a matrix's rows with one another, of and into eight bits."""
+    q, of_rows = unigemm.quantize(x, "float8_e4m3fn", block="row")
+    d, scales = unigemm.matmul(
+        q, q.mT, scale_a=of_rows, scale_b=of_rows.mT, quantize_out="row", dtype="float8_e4m3fn"
+    )
+    return d.float() * scales
+
+
 def main():
     ours = model()
     ut.replace_linear(ours)
     if sys.argv[1] == "record":
         with unigemm.record(sys.argv[2]):
-            logits(ours)
+            in_eight_bits(logits(ours)[0])
         return
-    torch.testing.assert_close(logits(ours), logits(model()), rtol=0.05, atol=0.05)
+    found = logits(ours)
+    torch.testing.assert_close(found, logits(model()), rtol=0.05, atol=0.05)
+    rows = found[0]
+    products = rows @ rows.mT
+    torch.testing.assert_close(
+        in_eight_bits(rows), products, rtol=0.1, atol=0.1 * float(products.abs().max())
+    )
     assert any(bound.plan for bound in tuple(torch_library().table.values()))
     print(cache.compile_count())
 
