@@ -14,6 +14,8 @@ import unigemm
 from unigemm import cache, emulator
 from unigemm.cli.main import app
 from unigemm.runtime import bind
+from unigemm.runtime.compile_many import compile_many
+from unigemm.runtime.rounding_kernels import second_pass_of
 from unigemm.runtime.warmup import plans_for
 
 SHAPES = ((1, 1), (3, 130), (133, 129), (2, 5, 260), (2, 3, 2, 9))
@@ -117,6 +119,17 @@ def test_a_bundle_of_what_was_recorded_has_what_rounds_arrays(tmp_path, monkeypa
     assert plans_for([json.loads(text)], None, None) == roundings[:1]
     (other,) = plans_for(roundings[:1], "sm_90a", None)
     assert (other.kind, other.target.arch) == (roundings[0].kind, "sm_90a")
+
+
+def test_a_second_pass_is_compiled_where_only_its_product_is_there(tmp_path, monkeypatch):
+    x, w = (unigemm.ArraySpec(size, "float32") for size in ((5, 24), (24, 16)))
+    plan = unigemm.plan(x, w, quantize_out="row", dtype="int8", backend="cute_simt", target="sm_80")
+    bundle, product = tmp_path / "bundle", unigemm.compile(plan).entry
+    cache.default_cache().export_bundle(bundle, digests=[product.digest])
+    other = cache.Cache(tmp_path / "other", [bundle])
+    monkeypatch.setattr(cache, "default_cache", lambda: other)
+    assert len(list(compile_many([plan]))) == 1
+    assert other.get(second_pass_of(plan).key) is not None
 
 
 def test_what_a_product_in_words_needs_beside_its_kernel_is_named():

@@ -18,7 +18,7 @@ from ..planning.registry import BUILTIN, backend_named
 from ..planning.select import usable_backend
 from ..planning.validation import checked, typed
 from .loader import kernel_entry
-from .rounding_kernels import RoundingKernel
+from .rounding_kernels import RoundingKernel, second_pass_of
 
 if TYPE_CHECKING:
     from ..cache import Entry
@@ -178,8 +178,6 @@ Made = tuple[Plan, "Entry | UnigemmError"]
 
 
 def _todo(plans: Sequence[Plan]) -> list[Todo]:
-    from ..cache import default_cache
-
     found: dict[object, Todo] = {}
     for plan in plans:
         try:
@@ -189,10 +187,20 @@ def _todo(plans: Sequence[Plan]) -> list[Todo]:
                 continue
             key = backend.key(plan)
             if key.digest not in found:
-                found[key.digest] = plan, default_cache().get(key)
+                found[key.digest] = plan, _kept(plan, key)
         except UnigemmError as error:
             found[id(plan)] = plan, error
     return list(found.values())
+
+
+def _kept(plan: Plan, key: KernelKey) -> Entry | None:
+    """Return a plan's kernel in the cache; None where it, or its second pass, is not there."""
+    from ..cache import default_cache
+
+    second_pass = second_pass_of(plan)
+    if second_pass is not None and default_cache().get(second_pass.key) is None:
+        return None
+    return default_cache().get(key)
 
 
 def _each(todo: Sequence[Todo], jobs: int | None) -> Generator[Made, None, None]:
