@@ -421,14 +421,14 @@ KERNEL_MUTANTS = (
     Mutant(
         "tcgen05-drained",
         _TCGEN05 + "gemm.py",
-        "        cute.arch.mbarrier_wait(drained + buffer, buffer_phase)\n        after_sync()\n        into",
-        "        after_sync()\n        into",
+        "            cute.arch.mbarrier_wait(drained + buffer, buffer_phase)\n            after_sync()\n        into",
+        "            after_sync()\n        into",
         "new sums are begun where the old ones are still read",
         (f"{_PAIRS} -k 520",),
     ),
     Mutant(
         "tcgen05-leave",
-        _TCGEN05 + "epilogue.py",
+        _TCGEN05 + "tensor_memory.py",
         "    before_sync()\n    with cute.arch.elect_one():\n        if const_expr(ctas == 2):",
         "    with cute.arch.elect_one():\n        if const_expr(ctas == 2):",
         "new sums may be begun before the old ones have been read",
