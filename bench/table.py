@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.report import geometric_mean
-from unigemm.columns import folded
+from unigemm.support.columns import folded
 
 __all__ = ["Row", "lines"]
 

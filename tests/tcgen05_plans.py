@@ -16,7 +16,6 @@ from functools import cache
 from unigemm import cache as kernel_cache
 from unigemm.backends.cute_tcgen05.candidates import offered, places, scratch_bytes
 from unigemm.backends.cute_tcgen05.geometry import ROWS
-from unigemm.env import cache_dir
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import Target, named_target
@@ -24,6 +23,7 @@ from unigemm.problem.block_scales import block_scales
 from unigemm.problem.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.problem.problem import Extents, MatrixType, Problem, ScaleOrder
 from unigemm.problem.scales import PER_TENSOR
+from unigemm.support.env import cache_dir
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 TYPES = [dtype for dtype in INPUTS if dtype is not DType.FLOAT64]

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import hooks
-from .dynamo import untraced as _untraced
-from .dynamo import untraced_api as _untraced_api
+from .support.dynamo import untraced as _untraced
+from .support.dynamo import untraced_api as _untraced_api
 
 if TYPE_CHECKING:
     from .api import CompiledKernel, compile, matmul, plan
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from .quantization import quantize
     from .runtime.prepared import Prepared, prepare
     from .runtime.warmup import record, warmup
+    from .support.version import __version__
     from .tuning.autotune import autotune
     from .tuning.calibrate import calibrate
     from .tuning.online import autotuning
-    from .version import __version__
 
 _WHERE = {
     "api": ("CompiledKernel", "compile", "matmul", "plan"),
@@ -70,6 +70,7 @@ _WHERE = {
         "UnsupportedProblem",
     ),
     "arrays.array_spec": ("ArraySpec",),
+    "support.version": ("__version__",),
     "tuning.autotune": ("autotune",),
     "tuning.calibrate": ("calibrate",),
     "planning.calibration": ("Calibration",),
@@ -78,7 +79,6 @@ _WHERE = {
     "planning.target": ("Target", "named_target"),
     "runtime.prepared": ("Prepared", "prepare"),
     "runtime.warmup": ("record", "warmup"),
-    "version": ("__version__",),
 }
 # What rooms below ask for by name.
 hooks.BACKENDS.update(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
-from .arguments import truth, whole_number
 from .arrays.array_spec import ArraySpec
 from .planning.plan import Plan
 from .planning.planner import KEPT
@@ -16,6 +15,7 @@ from .runtime.compile_many import CompiledKernel
 from .runtime.loader import kernel_entry
 from .runtime.plan_call import plan_request
 from .runtime.request import Request
+from .support.arguments import truth, whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -25,9 +25,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from . import error_function
 from .errors import UnsupportedProblem
 from .problem.epilogue import BOOLEANS, OF_BOOLEANS, Step
+from .support import error_function
 
 __all__ = ["Tracer", "erf", "ndtr", "pair", "times", "traced", "zero"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from unigemm.forks import cached_property
 from unigemm.problem.problem import Extents, MatrixType, Problem
+from unigemm.support.forks import cached_property
 
 from .cost_model import Parts, Usage
 from .launches import Array, Launches

@@ -19,9 +19,9 @@ from typing import Any
 from unigemm.cache.artifact import Artifact, KernelInfo
 from unigemm.cache.host_code import FUNCTION, link
 from unigemm.errors import BackendUnavailable, CompilationError
-from unigemm.extras import install_command
-from unigemm.forks import Lock
 from unigemm.planning.target import Target
+from unigemm.support.extras import install_command
+from unigemm.support.forks import Lock
 
 from .settings import check_flavour, default_settings
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from unigemm.forks import cached_property
 from unigemm.planning.config import Config
 from unigemm.problem.dtypes import INTEGERS, DType
 from unigemm.problem.problem import Extents, MatrixType, Problem
+from unigemm.support.forks import cached_property
 
 from ..common.workspace import aligned, whole
 from .schedules import (

@@ -23,8 +23,8 @@ from typing import Any
 
 from unigemm.cache.artifact import Artifact, KernelInfo
 from unigemm.errors import BackendUnavailable, CompilationError
-from unigemm.extras import install_command
-from unigemm.forks import Lock
+from unigemm.support.extras import install_command
+from unigemm.support.forks import Lock
 
 __all__ = ["COMPILING", "compile_kernels", "missing", "versions"]
 

@@ -13,10 +13,10 @@ from fake_gpu import host
 from stopwatch import TILES, arrays, timed_calls
 
 import unigemm
-from unigemm.env import own_tuning_file
 from unigemm.planning.tuned_plans import read
 from unigemm.runtime import bind as dispatch
 from unigemm.runtime import first_call
+from unigemm.support.env import own_tuning_file
 from unigemm.tuning import online
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unigemm import env
 from unigemm.errors import CacheWarning
+from unigemm.support import env
 
 
 @pytest.mark.parametrize(

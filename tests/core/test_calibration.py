@@ -14,13 +14,13 @@ import unigemm
 from unigemm.backends.common import calibrating
 from unigemm.backends.common.coefficients import model_of, name_of
 from unigemm.backends.common.measured import MeasuredLaunch, measured
-from unigemm.env import calibration_file
 from unigemm.planning import calibrations
 from unigemm.planning.calibration import Adjustment, Calibration, Offset
 from unigemm.planning.calibrations import Calibrated, calibrated_target, model_digest, read, record
 from unigemm.planning.registry import backend_named
 from unigemm.planning.target import named_target
 from unigemm.runtime import bind as dispatch
+from unigemm.support.env import calibration_file
 from unigemm.tuning import calibrate as module
 from unigemm.tuning.autotune import Trial
 from unigemm.tuning.probes import probes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unigemm.columns import folded, wrapped
+from unigemm.support.columns import folded, wrapped
 
 WORDS = st.text("abcx12/", min_size=1, max_size=30)
 SENTENCES = st.lists(WORDS, max_size=12).map(" ".join)

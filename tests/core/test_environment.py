@@ -20,7 +20,6 @@ import pytest
 from cache_fakes import Compiler, fake_key, fill, never
 
 import unigemm
-from unigemm import env, log
 from unigemm.cache import Cache, sass
 from unigemm.errors import (
     BackendUnavailable,
@@ -30,6 +29,7 @@ from unigemm.errors import (
     SettingWarning,
 )
 from unigemm.runtime.dump import dump
+from unigemm.support import env, log
 
 PRODUCT = "import numpy, unigemm; print(unigemm.matmul(numpy.eye(3), 2 * numpy.eye(3)).sum())"
 FOLDERS = ("UNIGEMM_CACHE_DIR", "UNIGEMM_CACHE_BUNDLES", "UNIGEMM_TUNING", "UNIGEMM_DUMP")
@@ -358,7 +358,7 @@ def test_kernels_are_compiled_anew_and_published(monkeypatch, tmp_path):
 def test_the_version_is_that_of_the_metadata_or_older_than_any(monkeypatch):
     from importlib import metadata
 
-    from unigemm import version
+    from unigemm.support import version
 
     assert unigemm.__version__ == metadata.version("unigemm")
 

@@ -23,7 +23,7 @@ from unigemm.activations import ACTIVATIONS, GATED, GRADIENTS
 from unigemm.backends.numpy import epilogue as host_epilogue
 from unigemm.epilogue import erf, ndtr, traced
 from unigemm.errors import UnsupportedProblem
-from unigemm.fingerprint import fingerprint, known_as
+from unigemm.planning.fingerprint import fingerprint, known_as
 from unigemm.problem.dtypes import DType
 from unigemm.problem.epilogue import Beside, Epilogue, Step, flaw
 from unigemm.problem.matrix import MatrixType

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from test_cache import fake_artifact, fake_key, is_whole, never
 
-from unigemm import forks
 from unigemm.cache import Cache, waiting
 from unigemm.errors import CacheWarning
+from unigemm.support import forks
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),

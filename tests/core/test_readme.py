@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from unigemm import env
+from unigemm.support import env
 
 README = Path(__file__).parents[2] / "README.md"
 pytestmark = pytest.mark.skipif(not README.exists(), reason="an installed wheel has no README")

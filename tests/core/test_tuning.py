@@ -15,13 +15,13 @@ from fake_gpu import host, install
 from stopwatch import TILES, Stopwatch, arrays
 
 import unigemm
-from unigemm.env import own_tuning_file
 from unigemm.planning import tuned_plans as tuning
 from unigemm.planning.config import Config
 from unigemm.planning.registry import backend_named
 from unigemm.planning.target import named_target
 from unigemm.planning.tuned_plans import Tuned, read, record
 from unigemm.runtime import bind as dispatch
+from unigemm.support.env import own_tuning_file
 from unigemm.tuning.autotune import Trial, decide
 
 

@@ -15,12 +15,12 @@ from stopwatch import TILES, arrays, timed_calls
 
 import unigemm
 from unigemm.arrays.numpy_arrays import viewer
-from unigemm.env import own_tuning_file
 from unigemm.planning import tuned_plans
 from unigemm.planning.tuned_plans import read
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.runtime import bind as dispatch
 from unigemm.runtime.words import asked_specs
+from unigemm.support.env import own_tuning_file
 from unigemm.tuning import online
 
 BFLOAT16, FLOAT8 = DType.BFLOAT16, DType.FLOAT8_E4M3FN

@@ -10,13 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 import unigemm
-from unigemm import cache, env
+from unigemm import cache
 from unigemm.cli.main import app
 from unigemm.errors import BackendUnavailable, CacheError, CompilationError, UnsupportedProblem
 from unigemm.planning.registry import backend_named
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.runtime import bind, loader
 from unigemm.runtime.warmup import plans_for
+from unigemm.support import env
 
 LAYER = {"m": [1, 64], "n": 256, "k": 128, "dtype": "bfloat16", "layout": "nt"}
 

@@ -12,9 +12,9 @@ from gpu_cases import needs_hopper
 from grouped_scales import drawn_groups
 
 import unigemm
-from unigemm import env
 from unigemm.planning.tuned_plans import read
 from unigemm.runtime.words import asked_specs
+from unigemm.support import env
 from unigemm.tuning.measure_torch import TorchDevice
 
 pytestmark = pytest.mark.gpu

@@ -259,9 +259,9 @@ def test_a_layer_of_experts_in_a_graph_follows_its_router():
 
 @pytest.mark.parametrize("way", ["autotune", "autotuning"])
 def test_groups_with_an_epilogue_are_tuned(way, monkeypatch, tmp_path):
-    from unigemm.env import own_tuning_file
     from unigemm.planning import tuned_plans
     from unigemm.planning.tuned_plans import read
+    from unigemm.support.env import own_tuning_file
 
     monkeypatch.setenv("UNIGEMM_CACHE_DIR", str(tmp_path))
     tuned_plans.forget()

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..arguments import shown
 from ..errors import ShapeMismatch, UnsupportedProblem
 from ..problem.canonical import MAX_ALIGNMENT, Layout
 from ..problem.dtypes import DType
+from ..support.arguments import shown
 from .operands import LAST_ADDRESS, compact_strides, parse_dtype
 
 if TYPE_CHECKING:

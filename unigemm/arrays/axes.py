@@ -6,8 +6,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..arguments import shown
 from ..errors import UnsupportedProblem
+from ..support.arguments import shown
 from .library import Library
 
 __all__ = ["along_axes"]

@@ -23,8 +23,8 @@ from ..errors import (
     UnsupportedDtype,
     UnsupportedProblem,
 )
-from ..extras import install_command
 from ..problem.dtypes import FLOAT8, DType, numpy_dtype
+from ..support.extras import install_command
 from .dlpack_exports import CUDA_KINDS, HOST_KINDS, Export
 from .library import KNOWN, Library, is_written
 from .operands import (

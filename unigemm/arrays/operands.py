@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from ..arguments import shown
 from ..errors import DeviceMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import MAX_ALIGNMENT, Layout
 from ..problem.dtypes import (
@@ -24,6 +23,7 @@ from ..problem.dtypes import (
     output_dtypes,
 )
 from ..problem.overlap import byte_span, may_share
+from ..support.arguments import shown
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..forks import cached_property
+from ..support.forks import cached_property
 
 __all__ = ["ABI_VERSION", "Artifact", "KernelInfo", "KernelKey", "source_digest"]
 

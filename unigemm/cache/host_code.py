@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BackendUnavailable, UnigemmError
-from ..extras import install_command
-from ..log import LOG
+from ..support.extras import install_command
+from ..support.log import LOG
 from .scratch import file_of, scratch_folder
 
 __all__ = [

@@ -17,10 +17,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from .. import env
 from ..errors import CacheError, CacheWarning
-from ..forks import Lock
-from ..log import LOG, Watch, attach, watch
+from ..support import env
+from ..support.forks import Lock
+from ..support.log import LOG, Watch, attach, watch
 from . import waiting
 from .artifact import Artifact, KernelKey
 from .manifest import Flaw, Meta, describe
@@ -53,11 +53,11 @@ class Cache:
     ----------
     root
         The writable folder, which is made (0700) when it is first written;
-        `unigemm.env.cache_dir` if None. Without any folder, kernels are kept for this process only.
+        `env.cache_dir` if None. Without any folder, kernels are kept for this process only.
     bundles
-        Read-only folders of the same layout; `unigemm.env.bundle_dirs` if None.
+        Read-only folders of the same layout; `env.bundle_dirs` if None.
     limit_bytes
-        The largest size of the writable folder; `unigemm.env.cache_limit_bytes` if None. A process
+        The largest size of the writable folder; `env.cache_limit_bytes` if None. A process
         that compiles prunes the folder after its first kernel, and then at most once a minute.
     """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..forks import cached_property
+from ..support.forks import cached_property
 from .artifact import KernelInfo, KernelKey
 
 __all__ = [

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from ..errors import BackendUnavailable, CompilationError
-from ..extras import install_command
+from ..support.extras import install_command
 from .scratch import scratch_folder
 
 __all__ = [

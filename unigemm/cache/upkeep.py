@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import CacheError
-from ..log import LOG
+from ..support.log import LOG
 from .manifest import META, Flaw, Meta, OtherFormat, Row, bundle_digest, check, decode
 from .reports import (
     CacheStats,

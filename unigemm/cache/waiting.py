@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..log import LOG
+from ..support.log import LOG
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

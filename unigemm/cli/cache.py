@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from ..arguments import shown
 from ..cache import EntrySummary, default_cache
-from ..env import parse_size
 from ..errors import BackendUnavailable, CacheError
 from ..planning.registry import BUILTIN, backend_names
 from ..planning.target import named_target
 from ..runtime.compile_many import kernel_key
 from ..runtime.warmup import plans_for
+from ..support.arguments import shown
+from ..support.env import parse_size
 from . import render as show
 from .options import Json, among, named_targets
 

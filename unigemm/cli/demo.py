@@ -11,12 +11,12 @@ from typing import Any
 
 from .. import api, info
 from ..arrays.array_spec import ArraySpec
-from ..columns import wrapped
 from ..errors import BackendUnavailable, UnsupportedProblem
 from ..planning.explanation import headline
 from ..planning.plan import Plan
 from ..planning.registry import backend_named
 from ..problem.dtypes import DType, accumulator, numpy_dtype, unit_roundoff
+from ..support.columns import wrapped
 from . import render as show
 
 __all__ = ["DEMO_PROBLEMS", "DEMO_TARGETS", "run_demo"]

@@ -6,10 +6,11 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
-from .. import env, info
+from .. import info
 from ..cache import sass
 from ..errors import BackendUnavailable
-from ..version import __version__, package_version
+from ..support import env
+from ..support.version import __version__, package_version
 
 __all__ = ["Machine", "look", "versions"]
 

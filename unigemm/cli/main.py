@@ -24,9 +24,9 @@ from ..planning.target import name_of
 from ..runtime.plan_call import plan_request
 from ..runtime.warmup import plans_for
 from ..runtime.words import asked_specs, grouped_specs, quantize_out_of, request_of, specs
+from ..support.version import __version__
 from ..tuning.plan_plot import write_plan_plot
 from ..tuning.plot import check_picture
-from ..version import __version__
 from . import render as show
 from .cache import cache_app
 from .calibrate import calibrate_command

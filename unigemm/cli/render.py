@@ -25,7 +25,6 @@ from rich.text import Text
 
 from ..cache import Entry
 from ..cache.sass import instruction_mix
-from ..columns import folded, wrapped
 from ..errors import BackendUnavailable, UnigemmError
 from ..planning.plan import Plan
 from ..runtime.compile_many import (
@@ -36,6 +35,7 @@ from ..runtime.compile_many import (
     kernel_name,
 )
 from ..runtime.rounding_kernels import RoundingKernel
+from ..support.columns import folded, wrapped
 
 __all__ = [
     "OutputLost",
@@ -238,7 +238,7 @@ def print_json(data: Any) -> None:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of plain text under headings; see `unigemm.columns.folded`."""
+    """Rows of plain text under headings; see `unigemm.support.columns.folded`."""
 
     title: str
     headings: tuple[str, ...]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import shown, truth
 from ..arrays.libraries import as_array, library_of
 from ..errors import ShapeMismatch, UnsupportedProblem
 from ..problem.contraction import Named, View
 from ..problem.subscripts import Index, parsed, taken_apart
 from ..runtime.request import Request
+from ..support.arguments import shown, truth
 from .products import computed
 from .terms import Term, order_of
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import whole_number
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import as_array, view
 from ..arrays.operands import one_device
@@ -19,6 +18,7 @@ from ..problem.subscripts import Index, parsed, taken_apart, written
 from ..runtime.plan_call import plan_request
 from ..runtime.request import Request
 from ..runtime.result_type import described_type
+from ..support.arguments import whole_number
 from .einsum import requested
 from .quantized import rounded
 from .terms import OF_INTERMEDIATES, Term, contracted, is_apart, order_of, widened

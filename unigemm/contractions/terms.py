@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..arguments import shown
 from ..arrays.libraries import library_of
 from ..arrays.library import Library
 from ..errors import LibraryMismatch, UnsupportedProblem
@@ -17,6 +16,7 @@ from ..problem.contraction import Named, View, extents_of, summed_first
 from ..problem.dtypes import FLOAT8, DType
 from ..problem.subscripts import Index, Subscripts
 from ..runtime.request import Request
+from ..support.arguments import shown
 
 __all__ = ["OF_INTERMEDIATES", "Term", "beside_of", "contracted", "is_apart", "order_of", "widened"]
 

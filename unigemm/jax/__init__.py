@@ -7,7 +7,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "jax":
         raise
-    from ..extras import install_command
+    from ..support.extras import install_command
 
     said = f"unigemm.jax needs JAX, which is not installed; {install_command('jax')}"
     raise ModuleNotFoundError(said, name="jax") from None

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from .. import activations
 from ..activations import of_library
-from ..arguments import is_one_of, number, shown
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..support.arguments import is_one_of, number, shown
 from . import calls
 
 __all__ = ["ACTIVATIONS", "Asked", "asked_of", "in_parts", "laid_out"]

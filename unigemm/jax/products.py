@@ -17,12 +17,12 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ..arguments import number, shown
 from ..arrays.dlpack_arrays import refuse_deleted
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import result_shape
 from ..runtime import options as of_calls
 from ..runtime.scale_arguments import scales_of
+from ..support.arguments import number, shown
 from . import calls, epilogues, types
 
 __all__ = ["matmul"]

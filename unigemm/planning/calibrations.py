@@ -16,8 +16,8 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from ..env import calibration_file
 from ..errors import TuningWarning, UnsupportedProblem
+from ..support.env import calibration_file
 from .calibration import Calibration
 from .entry_files import EntryFiles, converted
 from .target import VIRTUAL, Target, check_target, device_target

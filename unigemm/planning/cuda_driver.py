@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import BackendUnavailable, UnigemmError
-from ..extras import install_command
+from ..support.extras import install_command
 
 __all__ = ["attribute", "current_context", "current_index", "device_name", "done", "driver"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..columns import folded, wrapped
+from ..support.columns import folded, wrapped
 
 if TYPE_CHECKING:
     from .config import Config

@@ -8,9 +8,10 @@ from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from typing import Any
 
-from .. import env, hooks
+from .. import hooks
 from ..errors import BackendUnavailable
 from ..hooks import BACKENDS as BUILTIN
+from ..support import env
 from .backend import Backend
 
 __all__ = ["BUILTIN", "backend_named", "backend_names", "compiler_missing_of", "missing_of"]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ..arrays.operands import Device
 from ..errors import BackendUnavailable, DeviceMismatch, TuningWarning, UnsupportedProblem
-from ..log import LOG
 from ..problem.canonical import Gemm
 from ..problem.problem import Extents, Problem
+from ..support.log import LOG
 from . import tuned_plans as tuning
 from .backend import Backend
 from .batch_invariance import invariant_extents, with_extents

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
-from ..arguments import shown
 from ..errors import UnsupportedProblem
-from ..forks import cached_property
 from ..problem.dtypes import DType
+from ..support.arguments import shown
+from ..support.forks import cached_property
 from .calibration import Calibration
 from .cuda_driver import attribute, device_name
 from .device_table import ARCHITECTURES as CARD_ARCHITECTURES

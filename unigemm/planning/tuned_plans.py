@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from ..env import own_tuning_file, tuning_files
 from ..errors import TuningWarning, UnsupportedProblem
 from ..problem.problem import Extents, Problem
+from ..support.env import own_tuning_file, tuning_files
 from .entry_files import EntryFiles, converted
 from .plan import Plan
 from .target import Target

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Literal
 
-from ..forks import cached_property
+from ..support.forks import cached_property
 from .dtypes import EXACT, DType
 from .matrix import Major, MatrixType
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ..forks import cached_property
+from ..support.forks import cached_property
 from .dtypes import EXACT, DType, accumulator, converted_accumulator
 from .epilogue import Epilogue, arithmetic
 from .groups import Groups

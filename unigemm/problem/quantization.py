@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..arguments import shown
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..support.arguments import shown
 from .dtypes import FLOAT8, DType, numpy_dtype
 from .epilogue import BLOCK
 

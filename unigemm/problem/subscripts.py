@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 from typing import Any
 
-from ..arguments import shown
 from ..errors import ShapeMismatch, UnsupportedProblem
+from ..support.arguments import shown
 
 __all__ = ["Index", "Subscripts", "parsed", "taken_apart", "written"]
 

@@ -24,7 +24,6 @@ from ..errors import (
     UnigemmError,
     UnsupportedProblem,
 )
-from ..log import LOG, attach, is_info, watch
 from ..planning import tuned_plans as tuning
 from ..planning.backend import Launcher
 from ..planning.explanation import estimate
@@ -36,6 +35,7 @@ from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import EXACT
 from ..problem.grouped import Form
 from ..problem.overlap import refuse_self_overlap
+from ..support.log import LOG, attach, is_info, watch
 from .bound import Arrays, Bound, called, refuse_shared, taking, zeroed
 from .conversion import read_as, with_conversion
 from .first_call import measured

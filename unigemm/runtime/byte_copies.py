@@ -11,7 +11,7 @@ from typing import Any
 
 from ..arrays.library import Library, is_written
 from ..arrays.operands import HOST
-from ..log import LOG
+from ..support.log import LOG
 from .bound import Copy, called
 from .instead import Replaced, refuse_capture, views_of
 from .request import Request

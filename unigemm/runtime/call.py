@@ -7,13 +7,13 @@ from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
 
-from ..arguments import factor, refuse_fractions
 from ..arrays.axes import along_axes
 from ..arrays.libraries import as_array, library_of, one_library
 from ..arrays.library import KNOWN, Library
 from ..arrays.operands import Device, stream_handle
 from ..errors import LibraryMismatch, UnsupportedProblem
 from ..planning.plan import Plan
+from ..support.arguments import factor, refuse_fractions
 from .bind import bind
 from .bind_any import bind_any
 from .bound import Bound, called, is_shared, keep, store

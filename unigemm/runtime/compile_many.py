@@ -11,12 +11,12 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import CompilationError, UnigemmError
-from ..forks import Lock
 from ..planning.compile_process import CompileProcess
 from ..planning.plan import Plan
 from ..planning.registry import BUILTIN, backend_named
 from ..planning.select import usable_backend
 from ..planning.validation import checked, typed
+from ..support.forks import Lock
 from .loader import kernel_entry
 from .rounding_kernels import RoundingKernel, second_pass_of
 

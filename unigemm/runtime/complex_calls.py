@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arguments import shown
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import library_of
 from ..arrays.library import Library
@@ -14,6 +13,7 @@ from ..problem.canonical import Layout, result_shape
 from ..problem.complex_form import ComplexForm, complex_form, dense_steps
 from ..problem.contraction import View
 from ..problem.dtypes import COMPLEX, CONVERTED, DType, real_part
+from ..support.arguments import shown
 from .bound import Copy
 from .instead import Replaced, strided, views_of
 from .request import Request

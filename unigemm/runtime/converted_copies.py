@@ -16,13 +16,13 @@ from ..arrays.libraries import host_view
 from ..arrays.library import Library
 from ..arrays.operands import Operand, compact_strides, parse_dtype
 from ..errors import UnigemmError
-from ..log import LOG
 from ..planning.plan import Plan
 from ..planning.registry import backend_named
 from ..planning.select import plan_gemm, target_of
 from ..planning.target import Target
 from ..problem.canonical import Layout, result_shape
 from ..problem.dtypes import INPUTS, DType, fused_output_dtypes, output_dtypes
+from ..support.log import LOG
 from .bound import Copy
 from .conversion import with_conversion
 from .instead import Replaced

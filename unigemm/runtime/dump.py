@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from .. import env
 from ..errors import SettingWarning, UnigemmError
 from ..planning.plan import Plan
+from ..support import env
 
 __all__ = ["dump"]
 

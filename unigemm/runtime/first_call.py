@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .. import env, hooks
+from .. import hooks
 from ..arrays.library import KNOWN, Library
-from ..dynamo import untraced
+from ..support import env
+from ..support.dynamo import untraced
 
 if TYPE_CHECKING:
     from .fusion import Fusion

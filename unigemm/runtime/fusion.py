@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..arguments import is_one_of, number, refuse_fractions, shown
 from ..arrays.array_spec import ArraySpec
 from ..arrays.operands import Operand, output_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
@@ -17,6 +16,7 @@ from ..problem.epilogue import RESULTS, Beside, Epilogue, Step, excess
 from ..problem.grouped import Form
 from ..problem.matrix import MatrixType
 from ..problem.overlap import refuse_self_overlap
+from ..support.arguments import is_one_of, number, refuse_fractions, shown
 from .quantized_results import SCALES, refuse_more_results
 from .request import PREFIX
 
@@ -420,7 +420,7 @@ _MOST_TRACED = 1024
 def _of_function(builder: _Builder, dtype: DType | None) -> Fusion:
     """Return what a caller's function asks for; it is called once for each state that it has."""
     from ..epilogue import traced
-    from ..fingerprint import known_as
+    from ..planning.fingerprint import known_as
 
     function = builder.given["epilogue"]
     builder.take_scales()

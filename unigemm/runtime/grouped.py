@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..arguments import is_one_of, shown
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import library_of
 from ..arrays.numpy_arrays import viewer
@@ -13,6 +12,7 @@ from ..arrays.operands import Operand
 from ..errors import UnsupportedProblem
 from ..problem.canonical import Layout
 from ..problem.grouped import Form, form_of
+from ..support.arguments import is_one_of, shown
 from .request import Request
 
 __all__ = ["ENDS", "checking", "form_asked"]

@@ -8,8 +8,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendUnavailable, CompilationError, UnigemmError
-from ..forks import Lock, held_back
-from ..log import LOG, watch
 from ..planning.backend import Backend, Launcher
 from ..planning.config import Config
 from ..planning.plan import Plan
@@ -17,6 +15,8 @@ from ..planning.registry import backend_named, compiler_missing_of
 from ..planning.target import Target
 from ..problem.canonical import Gemm
 from ..problem.problem import Extents, Problem
+from ..support.forks import Lock, held_back
+from ..support.log import LOG, watch
 from .dump import dump
 from .rounding_kernels import RoundingKernel, second_pass_of
 

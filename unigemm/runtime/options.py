@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .. import env
-from ..arguments import is_one_of, shown, truth
 from ..arrays.operands import Operand, compact_strides, output_dtype, parse_dtype
 from ..errors import (
     BackendUnavailable,
@@ -28,6 +26,8 @@ from ..problem.grouped import Form, grouped
 from ..problem.problem import PRECISIONS
 from ..problem.quantization import check_quantized
 from ..problem.scales import Scales as Granularities
+from ..support import env
+from ..support.arguments import is_one_of, shown, truth
 from .numpy_matmul import CASTINGS
 from .quantized_results import intermediate
 from .request import Request

@@ -7,12 +7,12 @@ from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ..arguments import shown
 from ..arrays.libraries import host_view
 from ..arrays.library import Again, Library, again
 from ..arrays.operands import HOST
 from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
+from ..support.arguments import shown
 from .bind_any import bind_any
 from .bound import Bound, called
 from .call import call, opened, run, whole

@@ -11,10 +11,10 @@ from ..arrays.libraries import library_of
 from ..arrays.library import Library
 from ..arrays.operands import HOST, compact_strides
 from ..errors import UnsupportedDtype
-from ..log import attach
 from ..problem.canonical import Layout
 from ..problem.dtypes import DType
 from ..problem.quantization import SOURCES, Sharing, scales_shape
+from ..support.log import attach
 from .bound import store
 from .call import stream_for
 from .rounding import Rounding, rounding_of

@@ -7,11 +7,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from ..arguments import factor, shown
 from ..arrays.library import KNOWN, WRITTEN, Library
 from ..arrays.types import EpilogueOptions
 from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
+from ..support.arguments import factor, shown
 
 __all__ = ["NAMED", "NONE", "OF_EPILOGUE", "PREFIX", "Request", "known", "taken"]
 
@@ -318,7 +318,7 @@ def _at_length(
     own = tuple(name for name, x in numbered.items() if type(x) is complex)
     traced = None
     if request.epilogue is not None:
-        from ..fingerprint import known_as
+        from ..planning.fingerprint import known_as
 
         traced = known_as(request.epilogue)
     if traced is None and (request.epilogue is not None or request.epilogue_args):

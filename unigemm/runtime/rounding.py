@@ -9,11 +9,11 @@ from .. import hooks
 from ..arrays.numpy_arrays import viewer
 from ..arrays.operands import HOST, Device, alignment_of
 from ..errors import BackendUnavailable, UnsupportedProblem
-from ..forks import Lock
-from ..log import LOG, watch
 from ..planning.select import target_of
 from ..problem.canonical import Layout
 from ..problem.quantization import Sharing, quantized
+from ..support.forks import Lock
+from ..support.log import LOG, watch
 from .loader import LOADERS, RECORDERS, _loaded, _loaded_from, _loading
 from .rounding_kernels import RoundingKernel
 

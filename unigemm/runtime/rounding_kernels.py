@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import hooks
-from ..arguments import shown
 from ..arrays.operands import alignment_of
 from ..errors import BackendUnavailable, UnsupportedProblem
 from ..planning.entry_files import converted
 from ..planning.plan import Plan
 from ..planning.registry import compiler_missing_of
 from ..planning.target import Target, check_target, named_target
+from ..support.arguments import shown
 
 if TYPE_CHECKING:
     from ..cache import Cache, Entry

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..arguments import number
 from ..arrays.operands import Operand
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.block_scales import BLOCKS
@@ -23,6 +22,7 @@ from ..problem.dtypes import FLOAT8, DType, scaled_default
 from ..problem.grouped import Form
 from ..problem.scales import Granularity, OperandScales
 from ..problem.scales import Scales as Granularities
+from ..support.arguments import number
 
 _BLOCK = 128  # elements along K that share a scale, and lines that may
 

@@ -10,9 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..arguments import file_path, shown, whole_number
 from ..errors import UnigemmError, UnsupportedProblem
-from ..forks import Lock
 from ..planning import strict_json as strictjson
 from ..planning.plan import Plan
 from ..planning.select import plan_gemm
@@ -20,6 +18,8 @@ from ..planning.size_buckets import size_classes
 from ..planning.target import Target, check_target, named_target
 from ..problem.canonical import Gemm
 from ..problem.problem import Extents
+from ..support.arguments import file_path, shown, whole_number
+from ..support.forks import Lock
 from .bind import replan
 from .compile_many import Compiled, compile_needed, compiled, kernel_name
 from .loader import RECORDERS

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arguments import is_one_of, shown
 from ..arrays.array_spec import ArraySpec
 from ..errors import UnsupportedProblem
 from ..problem.block_scales import BLOCKS, FORMATS, blocked_count, blocks_of
 from ..problem.canonical import result_shape
 from ..problem.dtypes import DType, dtype_named
+from ..support.arguments import is_one_of, shown
 from .request import Request
 
 __all__ = [

@@ -12,7 +12,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    from ..extras import install_command
+    from ..support.extras import install_command
 
     said = f"unigemm.torch needs PyTorch, which is not installed; {install_command('torch')}"
     raise ModuleNotFoundError(said, name="torch") from None

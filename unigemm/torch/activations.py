@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from .. import activations
 from ..activations import of_library
-from ..arguments import is_one_of, shown
 from ..errors import UnsupportedProblem
+from ..support.arguments import is_one_of, shown
 
 __all__ = [
     "ACTIVATIONS",

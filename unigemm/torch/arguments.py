@@ -9,13 +9,13 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from ..arguments import number, shown, truth
 from ..arrays.torch_tensors import refuse_type
-from ..dynamo import untraced_api
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.quantization import sharing_asked
 from ..runtime.options import Options as api_options
 from ..runtime.options import check_options
+from ..support.arguments import number, shown, truth
+from ..support.dynamo import untraced_api
 from .sharding import notice
 
 __all__ = [

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..arguments import is_one_of, shown
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedProblem
+from ..support.arguments import is_one_of, shown
 
 __all__ = ["Direct", "Messages", "Symmetric", "checked_group", "exchange_of"]
 

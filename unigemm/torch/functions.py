@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from .. import api
-from ..arguments import is_one_of
 from ..arrays.torch_tensors import watchers
 from ..errors import ShapeMismatch, UnsupportedProblem
 from ..problem.quantization import sharing_asked
+from ..support.arguments import is_one_of
 from . import products
 from .activations import GATED, activation_named
 from .arguments import all_checked, factor, scales_apart, tensors

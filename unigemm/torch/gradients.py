@@ -20,8 +20,8 @@ from torch._C._functorch import TransformType
 from torch._functorch.utils import enable_single_level_autograd_function
 
 from ..arrays.torch_tensors import watchers
-from ..dynamo import untraced
 from ..errors import UnsupportedProblem
+from ..support.dynamo import untraced
 from .grouped_products import summed_by_group
 from .operators import KERNELS, LIBRARY
 from .products import FLOAT8, PLAIN, accumulator_dtype, known

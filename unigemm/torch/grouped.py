@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 
-from ..arguments import shown
 from ..errors import UnsupportedDtype
 from ..problem.quantization import sharing_asked
 from ..runtime.call import if_known
 from ..runtime.request import Request
+from ..support.arguments import shown
 from .arguments import LayerOptions, layer_options, tensors
 from .gradients import call
 from .products import may_be_known

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import function, is_one_of
 from ..errors import ShapeMismatch, UnsupportedProblem
+from ..support.arguments import function, is_one_of
 from .activations import GATED, activation_named, gated_named
 from .arguments import LayerOptions, layer_options
 from .functions import linear

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from ..arrays.operands import parse_dtype
-from ..dynamo import untraced
 from ..errors import DeviceMismatch, UnsupportedDtype
 from ..problem.dtypes import scaled_default
+from ..support.dynamo import untraced
 from . import products
 from .grouped_products import check_grouped, grouped_product
 from .products import FLOAT8, check_bmm, check_epilogue, check_gated, check_ranks

@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..api import matmul
-from ..arguments import shown, whole_number
 from ..errors import (
     BackendUnavailable,
     DeviceMismatch,
@@ -23,6 +22,7 @@ from ..errors import (
     UnsupportedDtype,
     UnsupportedProblem,
 )
+from ..support.arguments import shown, whole_number
 from .exchange import Symmetric, checked_group, exchange_of
 from .products import check_ranks
 

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import is_one_of, shown, truth
-from ..dynamo import untraced, untraced_api
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
-from ..forks import Lock
-from ..log import LOG
 from ..runtime.torch_matmul import INSIDE
+from ..support.arguments import is_one_of, shown, truth
+from ..support.dynamo import untraced, untraced_api
+from ..support.forks import Lock
+from ..support.log import LOG
 from .arguments import layer_options
 from .grouped_products import grouped_product
 from .products import FLOAT8, plain_product, product

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..api import matmul
-from ..arguments import is_one_of
 from ..arrays.operands import parse_dtype
 from ..arrays.torch_tensors import check_held
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
@@ -18,6 +17,7 @@ from ..problem.dtypes import output_dtypes
 from ..problem.overlap import byte_span
 from ..runtime.call import if_known
 from ..runtime.request import NONE, Request
+from ..support.arguments import is_one_of
 from .activations import ACTIVATIONS, activation_named, gated_named
 
 __all__ = [

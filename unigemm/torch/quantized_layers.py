@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import function, is_one_of, shown
 from ..arrays.operands import parse_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.dtypes import DType
 from ..problem.quantization import check_quantized, scales_shape, sharing_asked, sharing_of
+from ..support.arguments import function, is_one_of, shown
 from .activations import GATED, activation_named, gated_named
 from .arguments import LayerOptions, layer_options
 from .functions import linear

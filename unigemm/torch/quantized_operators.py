@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from ..arrays.operands import parse_dtype
-from ..dynamo import untraced
 from ..errors import UnsupportedProblem
 from ..problem.quantization import BLOCK, quantized_default, scales_shape
 from ..quantization import quantize
+from ..support.dynamo import untraced
 from . import batching
 from .grouped_products import check_grouped, grouped_product
 from .operators import (

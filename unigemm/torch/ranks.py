@@ -12,7 +12,7 @@ import torch
 from ..arrays.libraries import library_of
 from ..errors import UnsupportedProblem
 from ..runtime.bound import Bound
-from ..version import __version__
+from ..support.version import __version__
 
 __all__ = ["check_ranks", "compare"]
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..arguments import shown
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.quantization import sharing_asked
+from ..support.arguments import shown
 from .arguments import LayerOptions, layer_options, tensors
 from .grouped_products import check_grouped
 from .products import FLOAT8, check_ranks

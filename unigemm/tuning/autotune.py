@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import api
-from ..arguments import file_path, function, seconds, shown, whole_number
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import view
 from ..errors import TuningWarning, UnigemmError, UnsupportedProblem
@@ -22,7 +21,8 @@ from ..runtime.bind import replan
 from ..runtime.compile_many import compile_many, kernel_name
 from ..runtime.options import Options, check_options, with_named_backend
 from ..runtime.request import Request
-from ..version import __version__
+from ..support.arguments import file_path, function, seconds, shown, whole_number
+from ..support.version import __version__
 from .measure import Device, Workload, best_device, measure
 from .operands import Operands, another_class, call_of, check_class, compact_operands
 

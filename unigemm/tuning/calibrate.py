@@ -9,7 +9,6 @@ from contextlib import closing
 from math import inf
 from pathlib import Path
 
-from ..arguments import file_path, function, seconds, shown
 from ..errors import TuningWarning, UnigemmError, UnsupportedProblem
 from ..planning.calibration import Adjustment, Calibration
 from ..planning.calibrations import Calibrated, check_writable, model_digest, record
@@ -17,7 +16,8 @@ from ..planning.registry import backend_named, backend_names, missing_of
 from ..planning.target import Target, device_target
 from ..runtime.bind import replan
 from ..runtime.compile_many import compile_many, kernel_name
-from ..version import __version__, package_version
+from ..support.arguments import file_path, function, seconds, shown
+from ..support.version import __version__, package_version
 from .autotune import Trial, race
 from .measure import Device, best_device
 from .operands import compact_operands

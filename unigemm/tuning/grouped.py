@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import number
 from ..arrays.array_spec import ArraySpec
 from ..errors import ShapeMismatch
-from ..forks import cached_property
 from ..problem.dtypes import numpy_dtype
 from ..problem.grouped import Form, Rest
 from ..runtime.grouped import ENDS, checking
 from ..runtime.quantized_results import SCALES
 from ..runtime.request import Request
+from ..support.arguments import number
+from ..support.forks import cached_property
 from .expected import Asked, Bounds, bounds_of
 from .measure import Device
 from .measure_device import BLOCK

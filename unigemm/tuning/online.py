@@ -10,13 +10,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from ..arguments import seconds, whole_number
 from ..arrays.library import WRITTEN, Library, is_written
 from ..arrays.operands import HOST, Operand, one_device, stream_handle
 from ..arrays.operands import Device as Place
 from ..errors import TuningWarning, UnsupportedProblem
-from ..forks import Lock
-from ..log import LOG
 from ..planning.plan import Plan
 from ..planning.target import VIRTUAL
 from ..planning.tuned_plans import check_writable
@@ -30,6 +27,9 @@ from ..runtime.grouped import ENDS
 from ..runtime.options import Options, with_named_backend
 from ..runtime.plan_call import plan_call
 from ..runtime.request import Request
+from ..support.arguments import seconds, whole_number
+from ..support.forks import Lock
+from ..support.log import LOG
 from .autotune import keep_fastest
 from .grouped import ends_of
 from .measure import Device

@@ -13,12 +13,10 @@ from math import prod
 from typing import Any
 
 from .. import api
-from ..arguments import number
 from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import view
 from ..arrays.library import WRITTEN
 from ..errors import ShapeMismatch, UnsupportedProblem
-from ..forks import cached_property
 from ..grouped import grouped_matmul
 from ..planning.plan import Plan
 from ..problem.canonical import MAX_ALIGNMENT, gated_shape, result_shape
@@ -30,6 +28,8 @@ from ..runtime.grouped import form_asked
 from ..runtime.quantized_results import SCALES
 from ..runtime.request import PREFIX, Request
 from ..runtime.scale_arguments import scales_of
+from ..support.arguments import number
+from ..support.forks import cached_property
 from .expected import Asked, Bounds, bounds_of
 from .grouped import Ends, GroupedCheck, ends_of, given_ends
 from .measure import Device, Workload, error_ratio, rotation

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from ..errors import BackendUnavailable, UnsupportedProblem
-from ..extras import install_command
+from ..support.extras import install_command
 
 __all__ = [
     "PICTURES",

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import api
-from ..arguments import seconds
 from ..arrays.array_spec import ArraySpec
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..planning.config import Config, Raster
@@ -29,6 +28,7 @@ from ..problem.problem import Problem
 from ..runtime.compile_many import compile_many
 from ..runtime.request import Request
 from ..runtime.words import grouped_specs
+from ..support.arguments import seconds
 from .measure import Device, Workload, measure
 from .operands import Arrays, Operands, call_of, compact_operands
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import CacheWarning, SettingWarning
+from ..errors import CacheWarning, SettingWarning
 
 __all__ = [
     "DEFAULT_LIMIT_BYTES",

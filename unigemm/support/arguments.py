@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from .errors import UnsupportedProblem
+from ..errors import UnsupportedProblem
 
 __all__ = [
     "factor",

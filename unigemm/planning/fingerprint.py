@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .epilogue import erf
+from ..epilogue import erf
 
 __all__ = ["fingerprint", "known_as"]
 

@@ -1,0 +1,1 @@
+"""What any room may use: settings, checks of arguments, locks, messages."""
