@@ -69,6 +69,9 @@ def cupy_library() -> Library:
     def move(to: Any, x: Any) -> None:
         raw(to)[...] = raw(x)
 
+    def turn(to: Any, turned: Any, x: Any) -> None:
+        _turn_kernel()(x, to, turned)
+
     def maker(shape: tuple[int, ...], dtype: DType | None, device: Device) -> Callable[[], Any]:
         native = "uint8" if dtype is None else numpy_dtype(dtype)
         if dtype in FLOAT8:
@@ -91,8 +94,17 @@ def cupy_library() -> Library:
         as_bytes=as_bytes,
         promotes=True,
         transpose=cupy.transpose,
-        views=replace(views_by(cupy), move=move),
+        views=replace(views_by(cupy), move=move, turn=turn),
     )
+
+
+@lru_cache(maxsize=1)
+def _turn_kernel() -> Any:
+    """Return what computes `Views.turn` in one launch."""
+    import cupy
+
+    code = "same = x; turned = T(-x.imag(), x.real());"
+    return cupy.ElementwiseKernel("T x", "T same, T turned", code, "unigemm_turn")
 
 
 _LEGACY_STREAMS = (0, 1)  # they cannot be captured, and asking whether they are may fail

@@ -30,8 +30,9 @@ class Views:
         Takes an array, extents and strides; returns a view of its memory, from its first element.
     assign
         Takes an array and what is written to it: another one, converted, or a number.
-    negate
-        Takes an array and another of its type, and writes the negative of that to it.
+    turn
+        Takes two complex arrays and a third; writes the third to the first, and i times it to the
+        second, with no product, in which infinity times 0 is NaN.
     conjugate
         Returns the complex conjugate of an array.
     combine
@@ -44,7 +45,7 @@ class Views:
     steps: Callable[[Any], tuple[tuple[int, ...], int]]
     strided: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any]
     assign: Callable[[Any, Any], object]
-    negate: Callable[[Any, Any], object]
+    turn: Callable[[Any, Any, Any], object]
     conjugate: Callable[[Any], Any]
     combine: Callable[[Any, Sequence[tuple[Any, Any]]], object]
     move: Callable[[Any, Any], object]

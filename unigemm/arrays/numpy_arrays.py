@@ -179,6 +179,11 @@ def views_by(module: Any) -> Views:
                 x = x[()] if x.ndim == 0 else x
         to[...] = x
 
+    def turn(to: Any, turned: Any, x: Any) -> None:
+        to[...] = x
+        module.negative(x.imag, out=turned.real)
+        turned.imag[...] = x.real
+
     def combine(to: Any, terms: Any) -> None:
         import numpy
 
@@ -190,7 +195,7 @@ def views_by(module: Any) -> Views:
         steps=lambda x: (x.strides, x.itemsize),
         strided=module.lib.stride_tricks.as_strided,
         assign=assign,
-        negate=lambda to, x: module.negative(x, out=to),
+        turn=turn,
         conjugate=module.conj,
         move=assign,
     )

@@ -113,7 +113,7 @@ def _library() -> Library:
             steps=lambda x: (tuple(x.stride()), 1),
             strided=torch.as_strided,
             assign=_assign,
-            negate=lambda to, x: torch.neg(x, out=to),
+            turn=_turn,
             conjugate=torch.conj,
             combine=_combine,
             move=_assign,
@@ -179,6 +179,14 @@ def _assign(to: Any, x: Any) -> None:
 
     with torch.inference_mode() if to.is_inference() else nullcontext():
         to.copy_(x) if isinstance(x, torch.Tensor) else to.fill_(x)
+
+
+def _turn(to: Any, turned: Any, x: Any) -> None:
+    import torch
+
+    _assign(to, x)
+    torch.neg(x.imag, out=turned.real)
+    _assign(turned.imag, x.real)
 
 
 def _combine(to: Any, terms: Sequence[tuple[Any, Any]]) -> None:

@@ -113,13 +113,10 @@ class _Made:
         if form.expanded is None:
             return
         name, before = "ab"[form.expanded], (slice(None),) * form.before
-        views = views_of(self.library)
+        turn, same, turned = views_of(self.library).turn, (*before, 0), (*before, 1)
 
         def fill(to: Any, x: Any) -> None:
-            same, turned = (to[at] for at in ((*before, 0), (*before, 1)))
-            views.assign(same, x)
-            views.negate(turned.real, x.imag)  # and no product, where infinity times 0 is NaN
-            views.assign(turned.imag, x.real)
+            turn(to[same], to[turned], x)
 
         self.add(name, form.shape, parse_dtype(self.arrays[name].dtype), fill)
 
