@@ -154,13 +154,14 @@ def factor(name: str, value: Any) -> Any:
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex():
             raise ShapeMismatch(
-                f"{name} is a tensor of shape {tuple(value.shape)} and {value.dtype}; pass a number"
+                f"{name} is a tensor of shape {tuple(value.shape)} and {value.dtype}; pass a "
+                "real number"
             )
         return _read(value)
     if type(value) is float:
         return value
     if not isinstance(value, numbers.Real):
-        raise UnsupportedProblem(f"{name} is {shown(value)}; pass a number")
+        raise UnsupportedProblem(f"{name} is {shown(value)}; pass a real number")
     return number(value, name)
 
 
