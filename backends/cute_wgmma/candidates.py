@@ -21,7 +21,7 @@ from ..common.ranking import CostModel, Offer
 from ..common.workspace import totals_bytes, workspace_bytes
 from .copies import scratch_bytes
 from .cost import SCHEDULES, usage
-from .geometry import scale_bytes, spare_bytes, spare_bytes_adding
+from .geometry import scale_bytes, spare_bytes, spare_bytes_adding, store_of
 from .geometry_operands import LEAST_SWIZZLE, MMA_M, SWIZZLE_BYTES, from_registers, shared_major
 from .legality import unsupported_reason
 from .tiles import LEAST_STAGES, tiles
@@ -107,16 +107,29 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
 
 
 def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
-    """Return the candidates; also those of the transpose where wgmma takes A from registers.
+    """Return the candidates; also those of the transpose, where `is_offered_transposed`.
 
     Groups of columns are those of rows of the transpose.
     """
     if problem.groups is not None and problem.groups.along == "n":
         return [_offer(problem.transposed, extents.transposed, target, True)]
     found = [_offer(problem, extents, target, False)]
-    if from_registers(problem.transposed, SWIZZLE_BYTES):
+    if is_offered_transposed(problem, extents):
         found.append(_offer(problem.transposed, extents.transposed, target, True))
     return found
+
+
+def is_offered_transposed(problem: Problem, extents: Extents | None = None) -> bool:
+    """Whether tiles of the transposed product are offered, too: for some extents, or for these.
+
+    Where wgmma can take A from registers so; and where TMA stores D either way. Then rows of A are
+    columns of tiles, in steps of eight or sixteen instead of 64.
+    """
+    other = problem.transposed
+    if from_registers(other, SWIZZLE_BYTES):
+        return True
+    few = extents is not None and extents.m < MMA_M  # these have tiles of their own
+    return not few and store_of(other, MMA_M, False) == "tma"
 
 
 def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) -> Offer:
@@ -187,7 +200,7 @@ def offered(
 ) -> Iterator[Config]:
     """Yield every wanted configuration that some sizes may get, K whole or in two parts."""
     ways = [(problem, False)]
-    if from_registers(problem.transposed, SWIZZLE_BYTES):
+    if is_offered_transposed(problem):
         ways.append((problem.transposed, True))
     if problem.groups is not None and problem.groups.along == "n":
         ways = [(problem.transposed, True)]
