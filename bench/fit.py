@@ -27,6 +27,7 @@ from unigemm.backends.common.correction import FEATURES, Trees
 __all__ = ["HERE", "KINDS", "alike"]
 
 HERE = Path(unigemm.__file__).parent / "planning" / "data"
+_FITS = 4  # of which the correction is the mean
 _LEAST = 50  # launches of a kind of numbers, of which fewer say too little
 #: Kinds of numbers that are fitted as one.
 KINDS = (
@@ -61,7 +62,7 @@ def main() -> None:
                 continue
             begin = time.monotonic()
             of = measured(model, kinds, own)
-            fitted = fit(of)
+            fitted = fit(of, fits=_FITS)
             key = f"{name} sm_9x {kinds[0]}"
             text["coefficients"][key] = asdict(fitted.coefficients)
             text["sources"][key] = _source(of)

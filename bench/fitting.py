@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from bench.trees import boosted, joined
 from unigemm.backends.common.correction import OF_PROBLEM, Trees, factors
-from unigemm.backends.common.cost_model import Coefficients, Usage, estimate
+from unigemm.backends.common.cost_model import Coefficients, Parts, Usage, estimate
 from unigemm.backends.common.launches import Array
 from unigemm.backends.common.measured import Measured, measured
 from unigemm.backends.common.ranking import CostModel
@@ -51,13 +51,30 @@ def models() -> dict[str, CostModel]:
     return {each.name: each for each in (CUTE_WGMMA, CUTE_TCGEN05, CUTE_SIMT, CUTILE)}
 
 
-def fit(to: Measured, only: Array | None = None, seed: int = 0) -> Fitted:
-    """Fit coefficients and correction to launches, or to those that a mask says."""
-    kept = _thinned(to, np.random.default_rng(seed))
-    train = (kept if only is None else kept & only).nonzero()[0]
-    coefficients = _coefficients(to, train, _weights(to, *_OF_COEFFICIENTS))
-    weight = _weights(to, *_OF_TREES)
+def fit(to: Measured, only: Array | None = None, seed: int = 0, fits: int = 1) -> Fitted:
+    """Fit coefficients and correction to launches, or to those that a mask says.
+
+    The correction is the mean of `fits` by seeds of their own: one alone loses by chance on some
+    products what another gains.
+    """
+    seeds = range(seed * fits, (seed + 1) * fits)
+    trained = [_trained(to, only, each) for each in seeds]
+    coefficients = _coefficients(to, trained[0], _weights(to, *_OF_COEFFICIENTS))
     parts = estimate(to.usage, coefficients)
+    found = [_grown(to, train, parts, each) for train, each in zip(trained, seeds, strict=True)]
+    mean = [replace(x, leaves=x.leaves / np.float32(fits)) for pair in found for x in pair]
+    return Fitted(coefficients, joined(*mean))
+
+
+def _trained(to: Measured, only: Array | None, seed: int) -> Array:
+    """Return the launches that a fit sees, of those that a mask says."""
+    kept = _thinned(to, np.random.default_rng(seed))
+    return (kept if only is None else kept & only).nonzero()[0]
+
+
+def _grown(to: Measured, train: Array, parts: Parts, seed: int) -> tuple[Trees, Trees]:
+    """Grow trees on what estimates leave of some launches' times."""
+    weight = _weights(to, *_OF_TREES)
     left = np.log(to.us / parts.total)
     sums = np.bincount(to.product[train], weight[train], len(to.names))
     level = np.bincount(to.product[train], (left * weight)[train], len(to.names))
@@ -72,7 +89,7 @@ def fit(to: Measured, only: Array | None = None, seed: int = 0) -> Fitted:
     of_launch = boosted(
         asked, (left - level)[train], weight[train], trees=_TREES, rate=0.12, seed=seed
     )
-    return Fitted(coefficients, joined(of_level, of_launch))
+    return of_level, of_launch
 
 
 def _thinned(to: Measured, rng: np.random.Generator) -> Array:

@@ -122,14 +122,16 @@ def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
 def is_offered_transposed(problem: Problem, extents: Extents | None = None) -> bool:
     """Whether tiles of the transposed product are offered, too: for some extents, or for these.
 
-    Where wgmma can take A from registers so; and where TMA stores D either way. Then rows of A are
+    Where wgmma can take A from registers so; and where TMA stores D either way: then rows of A are
     columns of tiles, in steps of eight or sixteen instead of 64.
     """
     other = problem.transposed
     if from_registers(other, SWIZZLE_BYTES):
         return True
+    if problem.groups is not None or problem.blocks is not None:
+        return False
     few = extents is not None and extents.m < MMA_M  # these have tiles of their own
-    return not few and store_of(other, MMA_M, False) == "tma"
+    return not few and store_of(other, MMA_M, adding=False) == "tma"
 
 
 def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) -> Offer:

@@ -30,7 +30,7 @@ _SHAPES = (
 )
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 _OF_FEW_ROWS = ((1, 1), (1, 2), (1, 4))  # there is one tile along M
-_EIGHTS = 144  # columns come in steps of eight up to here, then of sixteen
+_EIGHTS = 64  # columns come in steps of eight up to here, then of sixteen
 # Promoted sums of 8-bit types take twice the registers, so that their tiles have few columns.
 _EIGHTS_OF_BYTES = 128
 _MOST_COLUMNS = 256
