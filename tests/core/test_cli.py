@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -197,6 +198,16 @@ def test_targets_dtypes_and_backends_complete_in_every_command():
         if not each.shell_complete(typer.Context(command_of(words)), "")
     ]
     assert lacking == []
+
+
+def test_every_command_that_may_take_a_while_shows_what_goes_on():
+    silent = [
+        words
+        for words in commands()
+        if not {"progress", "waiting", "compile_all", "run_demo"}
+        & {*inspect.unwrap(command_of(words).callback).__code__.co_names}
+    ]
+    assert silent == [("targets",)]  # which reads a table
 
 
 def test_as_many_configurations_are_ranked_as_asked_for(tmp_path):

@@ -188,9 +188,11 @@ def plan_command(
     options["batch_invariant"] = batch_invariant
     options |= {"groups": groups, "along": along, "scale_a": scale_a, "scale_b": scale_b}
     options["quantize_out"] = quantize_out
-    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
+    with show.waiting("planning", as_json):
+        plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
     if plot is not None:
-        write_plan_plot(plot, plans[0])
+        with show.waiting("drawing", as_json):
+            write_plan_plot(plot, plans[0])
     if as_json:
         data = [plan_json(plan) for plan in plans]
         show.print_json(data[0] if len(data) == 1 else data)
