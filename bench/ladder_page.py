@@ -123,7 +123,7 @@ def _place(ladder: Mapping[str, Any]) -> str:
 
 # -- pictures --------------------------------------------------------------------------------------
 
-_HIGHER = 1.02  # than all before: what is drawn below the roofs, and not two points in one place
+_HIGHER = 1.02  # than all before, or further right: other rungs would lie on points that are drawn
 #: What a byte of the roofline passes, and how many of them each SM takes in a clock.
 _ROOFS = {"simt": ("shared memory", 128), "wgmma": ("the L2", 64)}
 
@@ -146,10 +146,11 @@ def draw(path: Path) -> None:
     )
     points: dict[str, tuple[float, float]] = {}
     for each in rungs:
-        above = max((rate for _, rate in points.values()), default=0.0)
-        if each["rung"] in counts and each["tflops"] > _HIGHER * above:
+        if each["rung"] in counts:
             at = operations_a_byte(name, counts[each["rung"]])
-            points[each["rung"]] = (at, each["tflops"])
+            right, above = (max((x[i] for x in points.values()), default=0.0) for i in (0, 1))
+            if at > right or each["tflops"] > _HIGHER * above:
+                points[each["rung"]] = (at, each["tflops"])
     target = named_target(short(ladder["device"]).split()[0].lower())
     place = PAGE.with_name(f"{PAGE.stem}-roofline-{name}.svg")
     draw_ladder_roofline(place, points, roofs(name, target), _ROOFS[name][0])

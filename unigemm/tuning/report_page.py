@@ -27,7 +27,13 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back);
   max-width: 1200px; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.wide { overflow-x: auto; }
+/* A shadow where more can be moved into sight. */
+.wide { overflow-x: auto; background: linear-gradient(to left, var(--back) 50%, transparent) right /
+  4rem 100% no-repeat local, linear-gradient(to left, var(--line), transparent) right / 1.5rem 100%
+  no-repeat; }
+.products { font-size: .87rem; }
+.products th, .products td { padding: .3rem .45rem; }
+.products .words { white-space: normal; min-width: 10rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .3rem .7rem; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
@@ -47,6 +53,8 @@ svg .axis, svg .roof { stroke: var(--soft); fill: none; } svg .roof { stroke-wid
 svg .pick { fill: var(--pick); } svg .cublas { stroke: var(--cublas); stroke-width: 2; }
 .key b { color: var(--pick); } .key i { color: var(--cublas); font-style: normal; }
 """
+
+_LONGEST = 30  # characters in one line of a table
 
 _SCRIPT = """
 for (const head of document.querySelectorAll("th button")) head.onclick = () => {
@@ -182,8 +190,7 @@ _COLUMNS = (
 def _products(lines: Sequence[Line]) -> str:
     """Return a table, without the columns of which nothing is known."""
     columns = [c for c in _COLUMNS if any(c.key(line) is not None for line in lines)]
-    numbers = [any(isinstance(c.key(line), float) for line in lines) for c in columns]
-    kinds = [' class="number"' if number else "" for number in numbers]
+    kinds = [_class(column, lines) for column in columns]
     head = "".join(
         f"<th{kind}><button>{escape(column.heading)}</button></th>"
         for column, kind in zip(columns, kinds, strict=True)
@@ -200,6 +207,14 @@ def _products(lines: Sequence[Line]) -> str:
         f'<div class="wide"><table class="products"><thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
+
+
+def _class(column: _Column, lines: Sequence[Line]) -> str:
+    """Return how a column is laid out: numbers to the right, long words in several lines."""
+    if any(isinstance(column.key(line), float) for line in lines):
+        return ' class="number"'
+    longest = max(len(column.shown(line)) for line in lines)
+    return ' class="words"' if longest > _LONGEST else ""
 
 
 def _key(column: _Column, line: Line) -> str:
