@@ -387,7 +387,7 @@ KERNEL_MUTANTS = (
     Mutant(
         "cluster-leave",
         _SIMT + "cluster_split_k.py",
-        "    cute.arch.cluster_wait()  # for those that read this CTA's sums\n",
+        "    cute.arch.cluster_wait()  # for those that read this CTA's accumulators\n",
         "",
         "a CTA ends while others read its shared memory",
         _CLUSTER,

@@ -1,8 +1,8 @@
 """Cluster split-K: the CTAs of a cluster share a tile, each with a part of K (Hopper).
 
-    1. Each CTA leaves its sums where its stages were, as vectors of 16 bytes: the first ones of all
-       threads, then their second ones and so on, so that 32 neighbours are a warp's.
-    2. Cluster barrier: all sums are there.
+    1. Each CTA leaves its accumulators where its stages were, as vectors of 16 bytes: the first
+       ones of all threads, then their second ones and so on, so that 32 neighbours are a warp's.
+    2. Cluster barrier: all accumulators are there.
     3. Each CTA reads its part of the vectors from all CTAs, and adds them in the order of ranks.
        Whoever adds does it in this order, so that tiles which moved back over others write the same
        bits as those.
@@ -34,10 +34,10 @@ _IN_FLIGHT = 24  # vectors that a thread loads at once from the cluster's shared
 
 @cute.jit
 def store_cluster(
-    spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, rank: Int32, to: Destination,
+    spec: cutlass.Constexpr, acc: cute.Tensor, area: Int32, rank: Int32, to: Destination,
     thread: Thread,
 ) -> None:  # fmt: skip
-    """Add up a cluster's sums, and write this CTA's part of them.
+    """Add up a cluster's accumulators, and write this CTA's part of them.
 
     `area` is the shared memory of the stages, which all of this CTA have left. Producer warps may
     have ended: threads that have count as arrived.
@@ -49,7 +49,7 @@ def store_cluster(
         for j in range_constexpr(0, geo.b.rows, wide):
             index = const_expr((i * geo.b.rows + j) // wide)
             where = (index * warps + warp) * WARP + lane
-            write([sums[i, j + x] for x in range(wide)], vector_at(spec.sums, area, where))
+            write([acc[i, j + x] for x in range(wide)], vector_at(spec.sums, area, where))
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
 
@@ -61,21 +61,22 @@ def store_cluster(
     arrive_with(to.address, *[total[v, 0] for v in range(geo.cluster_vectors)])
 
     index, owner = (begin + warp) // warps, (begin + warp) % warps
-    like, beside = lane, Int32(0)  # the lane whose sums this one has, and which of a vector's
+    # The lane whose accumulators this one has, and which element of a vector.
+    like, element = lane, Int32(0)
     if const_expr(geo.stores_elements):
         patch_bytes = const_expr(geo.cluster_vectors * WARP * VECTOR_BYTES)
         patch = area + part_bytes(spec.problem, spec.config) + warp * patch_bytes
         transpose_in_warp(geo, total, patch, lane)
-        like, beside = lane // wide, lane % wide
+        like, element = lane // wide, lane % wide
     row, column = first_rows(geo, spec.config, owner, like)
-    of_lane = (to.origin[0] + row, to.origin[1] + column + beside)
+    of_lane = (to.origin[0] + row, to.origin[1] + column + element)
     for v in range_constexpr(geo.cluster_vectors):
         if begin + v * warps + warp < end:
             if const_expr(geo.stores_elements):
                 store_elements(spec, total, v, index + v, to, of_lane)
             else:
                 store_vectors(spec, total, v, index + v, to, of_lane)
-    cute.arch.cluster_wait()  # for those that read this CTA's sums
+    cute.arch.cluster_wait()  # for those that read this CTA's accumulators
 
 
 @cute.jit
@@ -166,7 +167,7 @@ def store_elements(
             at = where + (down * to.strides[0] + right * step) * size
             store_results(
                 spec, [total[v, part]], at, (row + down, column + right), extents=to.extents,
-                fused=to.fused,
+                epilogue=to.epilogue,
             )  # fmt: skip
 
 
@@ -193,5 +194,5 @@ def store_vectors(
         existing = (to.extents[1] - column + (apart - 1)) // apart
         store_results(
             spec, vector, where, (row, column), existing, stride=step, apart=apart,
-            together=together, extents=to.extents, fused=to.fused,
+            together=together, extents=to.extents, epilogue=to.epilogue,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """The epilogue: accumulators to D, or to the workspace where K is split.
 
-`store_results` is the only function of this backend that writes elements of D; a fused epilogue
-belongs there. Who calls it:
+`store_results` is the only function of this backend that writes elements of D; the epilogue of a
+call is carried out there. Who calls it:
 
     store_runs, store_tile    here: the tiles of the GEMM, persistent, warp-specialized and stream-K
                               kernels
@@ -32,22 +32,22 @@ from ...cute.kernels.device import elements, global_vector, read_parts, shared_v
 from ...cute.kernels.epilogue import Run, Site, finished
 from ...cute.kernels.reduction import as_fragment, store_total
 from ..schedules import WARP, patches_beside_stages
-from .records import Fused, Thread
+from .records import EpilogueArguments, Thread
 from .spec import Spec
 from .tile_coords import lane_column, lane_row
 
 __all__ = [
     "Destination",
     "own_registers",
+    "store_accumulators",
     "store_results",
     "store_runs",
-    "store_sums",
     "store_tile",
 ]
 
 
 class Destination(NamedTuple):
-    """Where the sums of a tile go.
+    """Where the accumulators of a tile go.
 
     Attributes
     ----------
@@ -67,15 +67,16 @@ class Destination(NamedTuple):
     strides: tuple[Int64, Int64]
     origin: tuple[Int32, Int32]
     extents: tuple[Int32, Int32]
-    fused: Fused | None = None
+    epilogue: EpilogueArguments | None = None
 
 
 def store_results(
-    spec: Spec, sums: list | cute.Tensor, address: Int64, place: tuple[Int32, Int32],
+    spec: Spec, acc: list | cute.Tensor, address: Int64, corner: tuple[Int32, Int32],
     existing: Int32 | None = None, stride: Int64 | int = 1, apart: int = 1, together: bool = True,
-    extents: tuple[Int32, ...] = (), fused: Fused | None = None, aligned: bool = False,
+    extents: tuple[Int32, ...] = (), epilogue: EpilogueArguments | None = None,
+    aligned: bool = False,
 ) -> None:  # fmt: skip
-    """Convert sums of a row to the output's type, and store them.
+    """Convert accumulators of a row to the output's type, and store them.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ def store_results(
         Accumulators; a tensor where not all may exist.
     address
         Of the first one in D, or in the workspace for partial sums.
-    place
+    corner
         Row and column of the first one in D: what the epilogue of a call reads by.
     existing
         How many of them lie inside D; None for all.
@@ -101,50 +102,50 @@ def store_results(
         Whether the first column is a multiple of how many they are.
     """
     if spec.problem.epilogue is not None and not spec.split:
-        count = len(sums) if existing is None else cute.size(sums)
-        taken, batch = fused
-        values = sums if existing is None else elements(sums, 0, count)
-        runs = [Run(*place, count, apart)]
-        sums = finished(spec.problem, taken, values, runs, Site(extents, batch, aligned))
+        count = len(acc) if existing is None else cute.size(acc)
+        taken, batch = epilogue
+        values = acc if existing is None else elements(acc, 0, count)
+        runs = [Run(*corner, count, apart)]
+        acc = finished(spec.problem, taken, values, runs, Site(extents, batch, aligned))
         if spec.problem.epilogue.gate:
-            address += (place[1] // 2 - place[1]) * Int64(stride) * (spec.output.width // 8)
+            address += (corner[1] // 2 - corner[1]) * Int64(stride) * (spec.output.width // 8)
             existing = None if existing is None else existing // 2
-        sums = sums if existing is None else as_fragment(sums)
+        acc = acc if existing is None else as_fragment(acc)
     elif spec.result is not None and not spec.split:
-        count = len(sums) if existing is None else cute.size(sums)
-        values = sums if existing is None else elements(sums, 0, count)
+        count = len(acc) if existing is None else cute.size(acc)
+        values = acc if existing is None else elements(acc, 0, count)
         values = [value.to(spec.result) for value in values]
-        sums = values if existing is None else as_fragment(values)
+        acc = values if existing is None else as_fragment(values)
     if existing is None:
-        write(sums, global_vector(address, spec.output, len(sums)))
+        write(acc, global_vector(address, spec.output, len(acc)))
     else:
         step = stride if apart == 1 else stride * apart
-        store_total(sums, address, step, existing, spec.output, together)
+        store_total(acc, address, step, existing, spec.output, together)
 
 
-def own_registers(sums: cute.Tensor, zero: Int32) -> cute.Tensor:
-    """Return the sums in registers of their own; `zero` is 0, and the compiler must not know.
+def own_registers(acc: cute.Tensor, zero: Int32) -> cute.Tensor:
+    """Return the accumulators in registers of their own; `zero` is 0, unknown to the compiler.
 
     A store wants four neighbours. ptxas gives the accumulators such registers in the main loop as
     well if it can, and then many FMAs there read two registers of one parity
     (docs/lab-notes/2026-11-21-float32-issue-slots.md).
     """
-    if sums.element_type is not Float32:
-        return sums
-    own = cute.make_rmem_tensor(sums.layout, Float32)
-    for i in range(cute.size(sums)):
+    if acc.element_type is not Float32:
+        return acc
+    own = cute.make_rmem_tensor(acc.layout, Float32)
+    for i in range(cute.size(acc)):
         own[i] = cute.arch.inline_ptx(
             "{ .reg .b32 bits; mov.b32 bits, {$r0}; or.b32 bits, bits, {$r1}; "
             "mov.b32 {$w0}, bits; }",
             write_only_types=[Float32],
-            read_only_args=[sums[i], zero],
+            read_only_args=[acc[i], zero],
         )
     return own
 
 
 @cute.jit
-def store_sums(
-    spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, to: Destination,
+def store_accumulators(
+    spec: cutlass.Constexpr, acc: cute.Tensor, patch: cute.Pointer, to: Destination,
     thread: Thread, begin: cutlass.Constexpr = None,
 ) -> None:  # fmt: skip
     """Write a CTA's accumulators; `patch` is this warp's.
@@ -159,7 +160,7 @@ def store_sums(
         first_m + warp // spec.config.warps[1] * geo.warp_tile[0],
         first_n + warp % spec.config.warps[1] * geo.warp_tile[1],
     )
-    sums = own_registers(sums, m >> 31)
+    acc = own_registers(acc, m >> 31)
     if const_expr(begin is None and in_place(spec.problem)):
         # C is D itself: a tile that has moved back does not store again what its neighbour did.
         tile_m, tile_n, _ = spec.config.tile
@@ -169,16 +170,16 @@ def store_sums(
         if const_expr(begin is not None):
             inside = inside & (first_m >= begin[0]) & (first_n >= begin[1])
         if inside & (first_n % geo.store_width == 0):
-            store_runs(spec, sums, to, corner, lane)
+            store_runs(spec, acc, to, corner, lane)
         else:
-            store_tile(spec, sums, patch, to, corner, lane, begin)
+            store_tile(spec, acc, patch, to, corner, lane, begin)
     else:
-        store_tile(spec, sums, patch, to, corner, lane, begin)
+        store_tile(spec, acc, patch, to, corner, lane, begin)
 
 
 @cute.jit
 def store_runs(
-    spec: cutlass.Constexpr, sums: cute.Tensor, to: Destination, corner: tuple[Int32, Int32],
+    spec: cutlass.Constexpr, acc: cute.Tensor, to: Destination, corner: tuple[Int32, Int32],
     lane: Int32,
 ) -> None:  # fmt: skip
     """Write a warp's accumulators straight from registers, a run at a time; all lie inside D.
@@ -193,17 +194,17 @@ def store_runs(
     for i in range_constexpr(geo.a.rows):
         line = first + Int64(geo.a.row(i)) * to.strides[0] * size
         for j in range_constexpr(0, geo.b.rows, geo.store_width):
-            values = [sums[i, j + x] for x in range(geo.store_width)]
-            place = (row + geo.a.row(i), column + geo.b.row(j))
+            values = [acc[i, j + x] for x in range(geo.store_width)]
+            first_of = (row + geo.a.row(i), column + geo.b.row(j))
             store_results(
-                spec, values, line + geo.b.row(j) * size, place, extents=to.extents, fused=to.fused,
-                aligned=True,
+                spec, values, line + geo.b.row(j) * size, first_of, extents=to.extents,
+                epilogue=to.epilogue, aligned=True,
             )  # fmt: skip
 
 
 @cute.jit
 def store_tile(
-    spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, to: Destination,
+    spec: cutlass.Constexpr, acc: cute.Tensor, patch: cute.Pointer, to: Destination,
     corner: tuple[Int32, Int32], lane: Int32, begin: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Write a warp's accumulators through its patch, wherever the tile lies; see `store_runs`."""
@@ -218,7 +219,7 @@ def store_tile(
         for j in range_constexpr(0, geo.b.rows, geo.patch_width):
             column = lane_n * geo.b.run + geo.b.row(j)
             write(
-                [sums[i, j + x] for x in range(geo.patch_width)],
+                [acc[i, j + x] for x in range(geo.patch_width)],
                 shared_vector(patch, lane_m * geo.patch_pitch + column, geo.patch_width),
             )
         cute.arch.sync_warp()
@@ -238,6 +239,6 @@ def store_tile(
             if there:
                 store_results(
                     spec, fragment, address, (row, column), to.extents[1] - column,
-                    to.strides[1], extents=to.extents, fused=to.fused,
+                    to.strides[1], extents=to.extents, epilogue=to.epilogue,
                 )  # fmt: skip
         cute.arch.sync_warp()

@@ -14,10 +14,10 @@ from ...cute.kernels.device import wait_with
 from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
 from ..schedules import WARP, is_cluster_split_k, is_tail
 from .cluster_split_k import store_cluster
-from .epilogue import Destination, own_registers, store_sums
+from .epilogue import Destination, own_registers, store_accumulators
 from .mainloop import loop_of
 from .producer import sources_of, unit_coords
-from .records import Bases, Extents, Fused, Grid, Inputs, Tail, Thread
+from .records import Bases, EpilogueArguments, Extents, Grid, Inputs, Tail, Thread
 from .spec import stages_of, sync_consumers
 from .tail_split_k import destination_of_tail, store_with_tail, unit_of_tail
 
@@ -64,27 +64,27 @@ def gemm_kernel(
         wait_with(*sources[0].worked_out, *sources[1].worked_out, unit.k.left, *unit.within)
         cute.arch.griddepcontrol_launch_dependents()
 
-    sums = loop_of(spec)(spec, sources, shared, own, unit)
+    acc = loop_of(spec)(spec, sources, shared, own, unit)
 
     # -- epilogue
     patch = cute.recast_ptr(smem, dtype=spec.sums) + own.warp * (geo.lanes[0] * geo.patch_pitch)
     size = spec.output.width // 8
     out = d + batch_offset(d_steps, unit.batch) * size
     steps = (d_steps.row, d_steps.column)
-    to = Destination(out, steps, unit.corner, (m, n), Fused(taken, unit.batch))
+    to = Destination(out, steps, unit.corner, (m, n), EpilogueArguments(taken, unit.batch))
     with_tail = const_expr(is_tail(config) and spec.problem.epilogue is not None)
     if const_expr(is_tail(config) and not with_tail):
         to = destination_of_tail(spec, workspace, block, tail.whole, to)
     elif const_expr(spec.split):
         to = to._replace(address=out + Int64(unit.part) * d_steps.part * size)
     if const_expr(is_cluster_split_k(config)):
-        kept = own_registers(sums, m >> 31)
+        kept = own_registers(acc, m >> 31)
         sync_consumers(spec)
         store_cluster(spec, kept, Int32(smem.toint()), unit.part, to, own)
     elif const_expr(with_tail):
-        store_with_tail(spec, sums, patch, workspace, block, tail.whole, to, own)
+        store_with_tail(spec, acc, patch, workspace, block, tail.whole, to, own)
     else:
-        store_sums(spec, sums, patch, to, own)
+        store_accumulators(spec, acc, patch, to, own)
 
 
 gemm_kernel.set_name_prefix("simt_gemm", remove_cutlass_symbol=True, keep_mangled_name=False)

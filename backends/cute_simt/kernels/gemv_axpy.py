@@ -7,8 +7,8 @@ groups of warps (`slice_k`).
     loop      load `stages` rows of B straight to registers, then multiply them; the rows left over
               at the end of K four at a time
     lanes     those of a column add up by shuffles
-    groups    leave their sums in shared memory; one barrier
-    store     each thread adds the groups' sums of a column in order
+    groups    leave their accumulators in shared memory; one barrier
+    store     each thread adds the groups' accumulators of a column in order
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -34,7 +34,7 @@ from ..geometry_operands import BANK_VECTOR
 from ..schedules import WARP
 from .epilogue import store_results
 from .gemv_dot import WHOLE, Grid, iterations_of, start_kernel, unit_of_block
-from .records import Arguments, Bases, Extents, Fused
+from .records import Arguments, Bases, EpilogueArguments, Extents
 
 __all__ = ["axpy_kernel", "start"]
 
@@ -71,13 +71,13 @@ def value_or_zero(value: Any, there: bool | cutlass.Boolean, dtype: type) -> Any
 
 @cute.jit
 def add_rows(
-    spec: cutlass.Constexpr, sums: cute.Tensor, factor: Int64, columns: tuple[Int64, ...],
+    spec: cutlass.Constexpr, acc: cute.Tensor, factor: Int64, columns: tuple[Int64, ...],
     steps: RowSteps, left: Int32, count: cutlass.Constexpr, whole: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Add some rows of B, each times its element of A: `count` neighbours at each column.
 
     `factor` is the address of the first of those elements. Of rows that are not `whole`, `left`
-    exist: the last one is read in place of the others, and counts as zeros.
+    exist: the last one is read instead of the others, and counts as zeros.
     """
     _, b_type = spec.inputs
     most = const_expr(spec.config.stages if whole else min(TAIL_ROWS, spec.config.stages))
@@ -95,43 +95,44 @@ def add_rows(
         scale = value_or_zero(factors[i], there, spec.sums)
         for j in range_constexpr(len(columns)):
             for e in range_constexpr(count):
-                sums[j * count + e] += scale * value_or_zero(loaded[i][j][e], there, spec.sums)
+                acc[j * count + e] += scale * value_or_zero(loaded[i][j][e], there, spec.sums)
 
 
 @cute.jit
 def add_part(
-    spec: cutlass.Constexpr, sums: cute.Tensor, factor: Int64, columns: tuple[Int64, ...],
+    spec: cutlass.Constexpr, acc: cute.Tensor, factor: Int64, columns: tuple[Int64, ...],
     steps: RowSteps, iterations: Int32, left: Int32, count: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Add the rows of this lane: those of whole iterations, then the `left` ones behind them."""
     a_step_bytes, b_step_bytes = (x * few_rows_step(spec.problem, spec.config) for x in steps)
     for _ in cutlass.range(iterations, unroll=1):
-        add_rows(spec, sums, factor, columns, steps, Int32(0), count, True)
+        add_rows(spec, acc, factor, columns, steps, Int32(0), count, True)
         factor += a_step_bytes
         columns = tuple(x + b_step_bytes for x in columns)
     left = cutlass.min(left, spec.config.stages)
     for done in cutlass.range(0, left, TAIL_ROWS, unroll=1):
         ahead = tuple(x + Int64(done) * steps.of_b for x in columns)
         add_rows(
-            spec, sums, factor + Int64(done) * steps.of_a, ahead, steps, left - done, count, False
+            spec, acc, factor + Int64(done) * steps.of_a, ahead, steps, left - done, count, False
         )
 
 
 @cute.jit
 def store_columns(
-    spec: cutlass.Constexpr, sums: cute.Tensor, offsets: tuple[Int32, ...], group: Int32,
-    thread: Int32, out: Int64, step: Int64, left: Int32, corner: tuple[Int32, Int32], fused: Fused,
+    spec: cutlass.Constexpr, acc: cute.Tensor, offsets: tuple[Int32, ...], group: Int32,
+    thread: Int32, out: Int64, step: Int64, left: Int32, corner: tuple[Int32, Int32],
+    epilogue: EpilogueArguments,
 ) -> None:  # fmt: skip
-    """Add up the sums of the same columns, and store the columns of the tile that exist.
+    """Add up the accumulators of the same columns, and store the columns of the tile that exist.
 
     `offsets` are the columns of this lane's vectors in the tile, `step` the bytes between elements
     of D, of which `left` exist; `corner` is the row and the first column of the tile.
     """
     tile_n, threads = spec.config.tile[1], few_rows_threads(spec.config)
     lanes = axpy_lanes(spec.config)
-    for i in range_constexpr(cute.size(sums)):
+    for i in range_constexpr(cute.size(acc)):
         for distance in (x for x in (8, 16) if x >= lanes):
-            sums[i] += cute.arch.shuffle_sync_bfly(sums[i], distance, mask=WHOLE)
+            acc[i] += cute.arch.shuffle_sync_bfly(acc[i], distance, mask=WHOLE)
     vector = const_expr(spec.config.thread[1] // len(offsets))
     stored = const_expr(min(vector, BANK_VECTOR * 8 // spec.sums.width))
     smem = cutlass.memory.SmemAllocator()
@@ -141,7 +142,7 @@ def store_columns(
         for j in range_constexpr(len(offsets)):
             for e in range_constexpr(0, vector, stored):
                 target = shared_vector(area.iterator, group * tile_n + offsets[j] + e, stored)
-                write(elements(sums, j * vector + e, stored), target)
+                write(elements(acc, j * vector + e, stored), target)
     cute.arch.sync_threads()
     for i in range_constexpr(-(-tile_n // threads)):
         column = thread + i * threads
@@ -151,7 +152,7 @@ def store_columns(
                 total = total + area[other * tile_n + column]
             store_results(
                 spec, [total], out + Int64(column) * step, (corner[0], corner[1] + column),
-                extents=(corner[0] + 1, corner[1] + left), fused=fused,
+                extents=(corner[0] + 1, corner[1] + left), epilogue=epilogue,
             )  # fmt: skip
 
 
@@ -195,27 +196,27 @@ def axpy_kernel(
     columns = tuple(
         pinned(line + Int64(cutlass.min(column + x, n - vector)) * b_size) for x in offsets
     )
-    sums = cute.make_rmem_tensor(each, spec.sums)
-    sums.fill(0.0)
+    acc = cute.make_rmem_tensor(each, spec.sums)
+    acc.fill(0.0)
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
         wait_with(factor, *columns, iterations)
         cute.arch.griddepcontrol_launch_dependents()
     if (n % vector == 0) | (column + of_warp + lanes * each <= n):
-        add_part(spec, sums, factor, columns, steps, iterations, left, vector)
+        add_part(spec, acc, factor, columns, steps, iterations, left, vector)
     else:  # a vector of this warp ends behind N
         singles = tuple(
             line + Int64(cutlass.min(column + x + e, n - 1)) * b_size
             for x in offsets for e in range(vector)
         )  # fmt: skip
-        add_part(spec, sums, factor, singles, steps, iterations, left, 1)
+        add_part(spec, acc, factor, singles, steps, iterations, left, 1)
     size = spec.output.width // 8
     out += batch_offset(d_steps, batch) * size
     out += (Int64(row) * d_steps.row + Int64(column) * d_steps.column) * size
     if const_expr(spec.split):
         out += Int64(part) * d_steps.part * size
     store_columns(
-        spec, sums, offsets, group, thread, out, d_steps.column * size, n - column, (row, column),
-        Fused(taken, batch),
+        spec, acc, offsets, group, thread, out, d_steps.column * size, n - column, (row, column),
+        EpilogueArguments(taken, batch),
     )  # fmt: skip
 
 

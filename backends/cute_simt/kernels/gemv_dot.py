@@ -6,7 +6,7 @@ barrier in the loop: the loads of many steps are in flight, and the time is that
 Groups of warps may alternate along K (`slice_k`).
 
     loop      load step 0..u-1 of A and B, multiply; then the rest of K by single elements
-    lanes     add up by shuffles, each giving half of its sums away at a step
+    lanes     add up by shuffles, each giving half of its accumulators away at a step
     groups    add up in shared memory, in order
     store     each lane its totals
 
@@ -45,7 +45,7 @@ from ..geometry_gemv import (
 )
 from ..schedules import WARP
 from .epilogue import store_results
-from .records import Arguments, Bases, Batch, Extents, Fused
+from .records import Arguments, Bases, Batch, EpilogueArguments, Extents
 
 __all__ = [
     "WHOLE", "Grid", "dot_kernel", "iterations_of", "start", "start_kernel", "unit_of_block",
@@ -123,13 +123,13 @@ def load_rows(spec: Spec, rows: Rows, at: Int64, count: int) -> list[list]:
 
 def load_column(rows: Rows, at: Int64, dtype: type) -> list:
     """Return one K of each row of an M-major A."""
-    places = [global_vector(x + at * rows.k_bytes, dtype, rows.wide) for x in rows.at]
-    return [x for place in places for x in elements(read(place, rows.wide), 0, rows.wide)]
+    vectors = [global_vector(x + at * rows.k_bytes, dtype, rows.wide) for x in rows.at]
+    return [x for vector in vectors for x in elements(read(vector, rows.wide), 0, rows.wide)]
 
 
 @cute.jit
 def add_products(
-    spec: cutlass.Constexpr, sums: cute.Tensor, rows: Rows,
+    spec: cutlass.Constexpr, acc: cute.Tensor, rows: Rows,
     columns: tuple[Int64, ...], at: Int64, count: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Add `count` neighbours along K of each row of A times each column of B."""
@@ -143,16 +143,16 @@ def add_products(
         right = [elements(x, e, 1)[0].to(spec.sums) for x in others]
         for i in range_constexpr(len(left)):
             for j in range_constexpr(len(columns)):
-                sums[i * len(columns) + j] += left[i] * right[j]
+                acc[i * len(columns) + j] += left[i] * right[j]
 
 
-def add_lanes(sums: cute.Tensor, lane: Int32) -> tuple[list, Int32]:
+def add_lanes(acc: cute.Tensor, lane: Int32) -> tuple[list, Int32]:
     """Add up over the lanes; return the totals that this lane has then, and which the first is.
 
-    At each step a lane gives half of its sums away and adds what it gets to the other half, as long
-    as it has several. Of fewer than 32 sums some lanes have the same.
+    At each step a lane gives half of its accumulators away and adds what it gets to the other half,
+    as long as it has several. With fewer than 32 of them some lanes end with the same totals.
     """
-    values = elements(sums, 0, cute.size(sums))
+    values = elements(acc, 0, cute.size(acc))
     first = Int32(0)
     for step in (16, 8, 4, 2, 1):
         upper = (lane & step) != 0
@@ -222,24 +222,24 @@ def dot_kernel(
         pinned(from_b + Int64(cutlass.min(column + j, n - 1)) * b_steps.column * b_size)
         for j in range(each)
     )
-    sums = cute.make_rmem_tensor(tile_m * each, spec.sums)
-    sums.fill(0.0)
+    acc = cute.make_rmem_tensor(tile_m * each, spec.sums)
+    acc.fill(0.0)
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
         if iterations > 0:  # B into the L2 while the kernel before runs
             fetch_ahead(*[x + at * b_size for x in columns])
         wait_with(*rows.at, *columns, iterations)
         cute.arch.griddepcontrol_launch_dependents()
     for _ in cutlass.range(iterations, unroll=dot_unroll(config)):
-        add_products(spec, sums, rows, columns, at, vector)
+        add_products(spec, acc, rows, columns, at, vector)
         at += step
     if part == grid.split_k.divisor - 1:  # the rest of K, by elements
         at = Int64(whole) * step + group * WARP + lane
         for _ in cutlass.range(vector, unroll=1):
             if at < k:
-                add_products(spec, sums, rows, columns, at, 1)
+                add_products(spec, acc, rows, columns, at, 1)
             at += WARP * config.slice_k
     count = const_expr(tile_m * each)
-    values, index = add_lanes(sums, lane)
+    values, index = add_lanes(acc, lane)
     if const_expr(config.slice_k > 1):
         values = add_groups(spec, values, index, count, group, member)
     if group == 0 and lane % max(1, WARP // count) == 0:
@@ -253,7 +253,7 @@ def dot_kernel(
                 where = Int64(i) * d_steps.row + Int64(j) * d_steps.column
                 store_results(
                     spec, [values[v]], out + where * size, (i, j), extents=(m, n),
-                    fused=Fused(taken, batch),
+                    epilogue=EpilogueArguments(taken, batch),
                 )  # fmt: skip
 
 

@@ -17,15 +17,15 @@ from ...cute.kernels.grouped import EXHAUSTED, clear_rest, find_unit, fresh_walk
 from ...cute.kernels.host_arguments import Steps
 from ..geometry import launched_smem
 from ..schedules import WARP
-from .epilogue import Destination, store_sums
+from .epilogue import Destination, store_accumulators
 from .mainloop import loop_of
 from .producer import sources_of
 from .records import (
     Arguments,
     Bases,
     Batch,
+    EpilogueArguments,
     Extents,
-    Fused,
     Inputs,
     KRange,
     Outputs,
@@ -139,11 +139,11 @@ def compute(
         KRange(zero, k, k), Batch(group, zero), zero,
     )  # fmt: skip
     sources = sources_of(spec, Inputs((a, b), inputs.steps), unit, Extents(m, n, k), thread)
-    sums = loop_of(spec)(spec, sources, shared, lane, unit)
+    acc = loop_of(spec)(spec, sources, shared, lane, unit)
     patch = cute.recast_ptr(smem, dtype=spec.sums) + lane.warp * (geo.lanes[0] * geo.patch_pitch)
-    fused = Fused(moved(spec.problem, taken, (at[0], at[1])), unit.batch)
-    to = Destination(out, (d_steps.row, d_steps.column), unit.corner, (m, n), fused)
-    store_sums(spec, sums, patch, to, lane)
+    epilogue = EpilogueArguments(moved(spec.problem, taken, (at[0], at[1])), unit.batch)
+    to = Destination(out, (d_steps.row, d_steps.column), unit.corner, (m, n), epilogue)
+    store_accumulators(spec, acc, patch, to, lane)
 
 
 grouped_kernel.set_name_prefix("simt_grouped", remove_cutlass_symbol=True, keep_mangled_name=False)

@@ -9,7 +9,7 @@
                                stream_k.py           equally many k_tiles a CTA
                                gemv_dot.py, gemv_axpy.py   few rows of A
                                grouped.py            tiles of groups
-    4. the sum of partial sums   cute/kernels/reduction.py, or `tail_kernel` of tail_split_k.py
+    4. adding up partial sums    cute/kernels/reduction.py, or `tail_kernel` of tail_split_k.py
 
 Sizes are 32-bit; strides (elements) and addresses are 64-bit. What a kernel computes beyond the end
 of K or of an operand is multiplied with zeros: copies fill with zeros what lies outside.

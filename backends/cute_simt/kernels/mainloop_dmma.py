@@ -2,7 +2,7 @@
 
 A warp multiplies 16 rows by 8 columns at a time, eight K of them (mma.sync.m16n8k8). The rows are
 A's and the columns B's, or the other way round where neighbouring lanes lie along M. Lane `4 g + t`
-has row g of eight for K t of four, and owns the sums of columns 2 t and 2 t + 1.
+has row g of eight for K t of four, and owns the accumulators of columns 2 t and 2 t + 1.
 
 What an instruction takes lies in neighbouring registers, and a read that leaves it elsewhere costs
 a move for each product (docs/lab-notes/2026-11-26-cuda-core-code-choices.md). So rows that lie side
@@ -54,8 +54,8 @@ def _offsets(tile: OperandTile, first: Int32, lane: Int32) -> list[Int32]:
     fours = range(0, tile.k_tile, FRAGMENT_K)
     if tile.k_major:
         return [(first + row) * tile.pitch + k + (four ^ tile.swizzle_xor(row)) for four in fours]
-    place = k * tile.pitch + first + row * tile.vector
-    return [place + four * tile.pitch for four in fours]
+    offset = k * tile.pitch + first + row * tile.vector
+    return [offset + four * tile.pitch for four in fours]
 
 
 @cute.jit
@@ -75,8 +75,8 @@ def sum_k_tiles(
     if const_expr(meanwhile is not None):
         meanwhile()
     row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
-    sums = cute.make_rmem_tensor(row_major, Float64)
-    sums.fill(0.0)
+    acc = cute.make_rmem_tensor(row_major, Float64)
+    acc.fill(0.0)
     left = cute.make_rmem_tensor(FRAGMENTS * geo.warp_tile[0] // FRAGMENT_ROWS, Float64)
     right = cute.make_rmem_tensor(FRAGMENTS * geo.warp_tile[1] // FRAGMENT_ROWS, Float64)
     cute.arch.cp_async_wait_group(stages - 2)
@@ -100,14 +100,14 @@ def sum_k_tiles(
                 cute.arch.cp_async_wait_group(stages - 2)
                 cute.arch.sync_threads()
                 following = select(reading == stages - 1, Int32(0), reading + 1)
-                # Behind the last k_tile nothing comes: its own are read once more.
+                # Where no k_tile follows, this one is read once more, for nothing.
                 reading = select(k_tile + 1 < k_tiles, following, reading)
             first = (step + 1) % steps * FRAGMENTS
             fours = slice(first, first + FRAGMENTS)
             from_a, from_b = stage_at(spec, shared, reading)
             next_left = fragments(geo.a, from_a, firsts[0][fours], geo.warp_tile[0])
             next_right = fragments(geo.b, from_b, firsts[1][fours], geo.warp_tile[1])
-            add_products(geo, sums, left, right)
+            add_products(geo, acc, left, right)
             hold(left, next_left)
             hold(right, next_right)
         offset_a += sources[0].k_tile_bytes
@@ -115,7 +115,7 @@ def sum_k_tiles(
         remaining -= tile_k
         writing = select(writing == stages - 1, Int32(0), writing + 1)
     cute.arch.cp_async_wait_group(0)
-    return sums
+    return acc
 
 
 def hold(held: cute.Tensor, values: list[list]) -> None:
@@ -125,33 +125,33 @@ def hold(held: cute.Tensor, values: list[list]) -> None:
 
 
 def fragments(
-    tile: OperandTile, stage: cute.Pointer, places: list[Int32], extent: int
+    tile: OperandTile, stage: cute.Pointer, offsets: list[Int32], extent: int
 ) -> list[list]:
     """Read each eighth row of a warp's `extent`, a value for each four K."""
     line = tile.pitch if tile.k_major else 1
     rows = []
     for first in range(0, extent, FRAGMENT_ROWS * tile.vector):
         found = [
-            read(shared_vector(stage, place + first * line, tile.vector), tile.vector)
-            for place in places
+            read(shared_vector(stage, offset + first * line, tile.vector), tile.vector)
+            for offset in offsets
         ]
         rows += [[some[x] for some in found] for x in range(tile.vector)]
     return rows
 
 
-def add_products(geo: Geometry, sums: cute.Tensor, left: cute.Tensor, right: cute.Tensor) -> None:
+def add_products(geo: Geometry, acc: cute.Tensor, left: cute.Tensor, right: cute.Tensor) -> None:
     """Add the products of fragments of A and B."""
     rows, columns = (right, left) if geo.lanes_down else (left, right)
     for i in range(0, cute.size(rows) // FRAGMENTS, 2):
         for j in range(cute.size(columns) // FRAGMENTS):
-            places = [(i + x, 2 * j + y) for x in range(2) for y in range(2)]
+            indices = [(i + x, 2 * j + y) for x in range(2) for y in range(2)]
             if geo.lanes_down:
-                places = [(y, x) for x, y in places]
+                indices = [(y, x) for x, y in indices]
             of_rows = [rows[(i + x) * FRAGMENTS + k] for k in range(FRAGMENTS) for x in range(2)]
             of_columns = [columns[j * FRAGMENTS + k] for k in range(FRAGMENTS)]
-            added = _mma(of_rows, of_columns, [sums[place] for place in places])
-            for place, value in zip(places, added, strict=True):
-                sums[place] = value
+            added = _mma(of_rows, of_columns, [acc[index] for index in indices])
+            for index, value in zip(indices, added, strict=True):
+                acc[index] = value
 
 
 def _mma(a: list, b: list, c: list) -> list:

@@ -133,7 +133,7 @@ def sides_of(geo: Geometry, warps: tuple[int, int], warp: Int32, lane: Int32) ->
 
 @cute.jit
 def sum_k_tiles(
-    spec: cutlass.Constexpr, sums: cute.Tensor, shared: Stages, barriers: Barriers,
+    spec: cutlass.Constexpr, acc: cute.Tensor, shared: Stages, barriers: Barriers,
     thread: Thread, count: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Sum the products of `count` k_tiles; see `mainloop_fma_consumer.sum_k_tiles`."""
@@ -144,33 +144,33 @@ def sum_k_tiles(
         cute.make_rmem_tensor(FRAGMENTS * extent // FRAGMENT_ROWS, Float64)
         for extent in geo.warp_tile
     )
-    sums.fill(Float64(0.0))
+    acc.fill(Float64(0.0))
     if count > 0:
         cute.arch.mbarrier_wait(full + stage, phase)
         hold_both(held, fragments(geo, sides, stage_at(spec, shared, stage), 0))
         for _ in cutlass.range(count - 1, unroll=1):
             next_stage, next_phase = advance(stage, phase, config.stages)
-            multiply_rest(spec, sums, held, sides, stage_at(spec, shared, stage), empty + stage)
+            multiply_rest(spec, acc, held, sides, stage_at(spec, shared, stage), empty + stage)
             cute.arch.mbarrier_wait(full + next_stage, next_phase)
             ahead = fragments(geo, sides, stage_at(spec, shared, next_stage), 0)
-            add_products(geo, sums, *held)
+            add_products(geo, acc, *held)
             hold_both(held, ahead)
             stage, phase = next_stage, next_phase
-        multiply_rest(spec, sums, held, sides, stage_at(spec, shared, stage), empty + stage)
-        add_products(geo, sums, *held)
+        multiply_rest(spec, acc, held, sides, stage_at(spec, shared, stage), empty + stage)
+        add_products(geo, acc, *held)
         stage, phase = advance(stage, phase, config.stages)
     return stage, phase
 
 
 def multiply_rest(
-    spec: Spec, sums: cute.Tensor, held: tuple[cute.Tensor, cute.Tensor], sides: tuple[Side, Side],
+    spec: Spec, acc: cute.Tensor, held: tuple[cute.Tensor, cute.Tensor], sides: tuple[Side, Side],
     stages: Stages, empty: cute.Pointer,
 ) -> None:  # fmt: skip
     """Multiply all steps of a k_tile but the last, which is held then, and leave the stage."""
     geo = spec.geometry
     for step in range(1, STEPS):
         ahead = fragments(geo, sides, stages, step)
-        add_products(geo, sums, *held)
+        add_products(geo, acc, *held)
         hold_both(held, ahead)
     reads = zip(sides, ahead, strict=True)
     # Each lane, as in `mainloop_fma_consumer`.

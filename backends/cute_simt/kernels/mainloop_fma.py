@@ -30,7 +30,7 @@ from .tile_coords import first_rows
 __all__ = [
     "add_pairs",
     "add_product",
-    "fresh_sums",
+    "fresh_accumulators",
     "load_fragment",
     "multiply",
     "product_order",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-def fresh_sums(spec: Spec) -> cute.Tensor:
+def fresh_accumulators(spec: Spec) -> cute.Tensor:
     """Return a thread's accumulators, (rows of A, rows of B)."""
     geo = spec.geometry
     row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
@@ -85,7 +85,7 @@ def multiply(
     stage: Stages,
     first_a: Int32,
     first_b: Int32,
-    sums: cute.Tensor,
+    acc: cute.Tensor,
     *copies: Iterator[None],
 ) -> None:
     """Add one k_tile's products to the accumulators (rows of A, rows of B).
@@ -98,7 +98,7 @@ def multiply(
     starting = sum(len(copy_schedule(tile, geo.threads)) for tile in (geo.a, geo.b))
     each, rest = -(-starting // steps) if spec.pipelined else 0, chain(*copies)
     # ptxas puts three dummy reads before copies that follow reads. Where B is transposed, half as
-    # many places with twice the copies are better, elsewhere not
+    # many points with twice the copies are better, elsewhere not
     # (docs/lab-notes/2026-11-26-cuda-core-code-choices.md).
     steps_between = 2 if geo.b.transposed and is_biggest(spec.config) and each <= 2 else 1
     if not is_big(spec.config):
@@ -107,33 +107,33 @@ def multiply(
         left = load_fragment(geo.a, stage.a, first_a, k, geo.step, *spec.read_as)
         right = load_fragment(geo.b, stage.b, first_b, k, geo.step, *spec.read_as)
         for kk in range(geo.step):
-            add_product(spec, sums, left[kk], right[kk])
+            add_product(spec, acc, left[kk], right[kk])
         if (k // geo.step + 1) % steps_between == 0:
             start_all(islice(rest, steps_between * each))
     start_all(rest)
 
 
-def add_product(spec: Spec, sums: cute.Tensor, left: list, right: list) -> None:
+def add_product(spec: Spec, acc: cute.Tensor, left: list, right: list) -> None:
     """Add the products of a column of A and a row of B."""
     if not spec.sums.is_float:
-        add_integers(spec, sums, left, right)
+        add_integers(spec, acc, left, right)
     elif spec.pairs == "n":
-        add_pairs(sums, left, right, 0)
+        add_pairs(acc, left, right, 0)
     elif spec.pairs == "m":
-        add_pairs(sums, right, left, 1)
+        add_pairs(acc, right, left, 1)
     else:
         for i, j in product_order(spec.geometry.a.rows, spec.geometry.b.rows):
-            sums[i, j] = cute.math.fma(left[i], right[j], sums[i, j])
+            acc[i, j] = cute.math.fma(left[i], right[j], acc[i, j])
 
 
-def add_integers(spec: Spec, sums: cute.Tensor, left: list, right: list) -> None:
-    """Add the products of a column of A and a row of B to sums that wrap around; or join bools."""
+def add_integers(spec: Spec, acc: cute.Tensor, left: list, right: list) -> None:
+    """Add the products of a column of A and a row of B, wrapping around; bools are joined."""
     joined = spec.problem.converted is DType.BOOL
     for i, j in product_order(spec.geometry.a.rows, spec.geometry.b.rows):
         if joined:
-            sums[i, j] = sums[i, j] | (left[i] & right[j])
+            acc[i, j] = acc[i, j] | (left[i] & right[j])
         else:
-            sums[i, j] = sums[i, j] + left[i] * right[j]
+            acc[i, j] = acc[i, j] + left[i] * right[j]
 
 
 def product_order(rows: int, columns: int) -> list[tuple[int, int]]:
@@ -148,16 +148,16 @@ def product_order(rows: int, columns: int) -> list[tuple[int, int]]:
     return [(i if j % 2 == 0 else rows - 1 - i, j) for j in range(columns) for i in range(rows)]
 
 
-def add_pairs(sums: cute.Tensor, single: list, paired: list, first: int) -> None:
+def add_pairs(acc: cute.Tensor, single: list, paired: list, first: int) -> None:
     """Add the products of a column of A and a row of B two at a time, rounded as one by one.
 
-    `first` is the index of the sums that runs along `single`.
+    `first` is the index of the accumulators that runs along `single`.
     """
     for i, x in enumerate(single):
         for j in range(0, len(paired), 2):
             at = [(i, j + y) if first == 0 else (j + y, i) for y in range(2)]
-            sums[at[0]], sums[at[1]] = cute.arch.fma_packed_f32x2(
-                (x, x), (paired[j], paired[j + 1]), (sums[at[0]], sums[at[1]])
+            acc[at[0]], acc[at[1]] = cute.arch.fma_packed_f32x2(
+                (x, x), (paired[j], paired[j + 1]), (acc[at[0]], acc[at[1]])
             )
 
 
@@ -184,15 +184,15 @@ def sum_k_tiles(
 
     # -- main loop
     first_a, first_b = first_rows(geo, config, *thread)
-    sums = fresh_sums(spec)
-    sums.fill(0.0)
+    acc = fresh_accumulators(spec)
+    acc.fill(0.0)
     reading, writing = Int32(0), Int32(config.stages - 1)
     for _ in cutlass.range((unit.k.end - unit.k.first + tile_k - 1) // tile_k, unroll=1):
         cute.arch.cp_async_wait_group(config.stages - 2)
         cute.arch.sync_threads()
         into_a, into_b = stage_at(spec, shared, writing)
         multiply(
-            spec, stage_at(spec, shared, reading), first_a, first_b, sums,
+            spec, stage_at(spec, shared, reading), first_a, first_b, acc,
             start_k_tile(source_a, into_a, offset_a, remaining, within_a, held_a),
             start_k_tile(source_b, into_b, offset_b, remaining, within_b, held_b),
         )  # fmt: skip
@@ -205,4 +205,4 @@ def sum_k_tiles(
         reading = select(reading == config.stages - 1, Int32(0), reading + 1)
         writing = select(writing == config.stages - 1, Int32(0), writing + 1)
     cute.arch.cp_async_wait_group(0)
-    return sums
+    return acc

@@ -39,7 +39,7 @@ class Wait(NamedTuple):
 
 @cute.jit
 def sum_k_tiles(
-    spec: cutlass.Constexpr, sums: cute.Tensor, shared: Stages, barriers: Barriers,
+    spec: cutlass.Constexpr, acc: cute.Tensor, shared: Stages, barriers: Barriers,
     thread: Thread, count: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Sum the products of `count` k_tiles; return the stage behind them, and its phase."""
@@ -47,7 +47,7 @@ def sum_k_tiles(
     full, empty = barriers
     firsts = first_rows(geo, config, *thread)
     held = tuple(cute.make_rmem_tensor(x.rows * geo.step, spec.sums) for x in (geo.a, geo.b))
-    sums.fill(spec.sums(0.0))
+    acc.fill(spec.sums(0.0))
     if count > 0:
         cute.arch.mbarrier_wait(full + stage, phase)
     hold(held, fragments(spec, stage_at(spec, shared, stage), firsts, 0))
@@ -60,7 +60,7 @@ def sum_k_tiles(
         lines = lines_of_iteration(config.tile[2], geo.k_tile_iterations)
         if const_expr(geo.k_tile_iterations == 1):
             wait = Wait(full + next_stage, next_phase, more)
-            multiply_lines(spec, sums, held, firsts, lines, own, following, wait)
+            multiply_lines(spec, acc, held, firsts, lines, own, following, wait)
         else:
             each = config.tile[2] // 2 // geo.k_tile_iterations  # of a half
             for iteration in cutlass.range(geo.k_tile_iterations, unroll=1):
@@ -69,7 +69,7 @@ def sum_k_tiles(
                 behind = lines_ahead(spec, own, (iteration + 1) * each)
                 there = either_stage(last, following, behind)
                 wait = Wait(full + next_stage, next_phase, more & last)
-                multiply_lines(spec, sums, held, firsts, lines, here, there, wait)
+                multiply_lines(spec, acc, held, firsts, lines, here, there, wait)
         # Each lane: to racecheck a thread's own arrival alone puts its reads before what follows.
         cute.arch.mbarrier_arrive(empty + stage)
         stage, phase = next_stage, next_phase
@@ -87,7 +87,7 @@ def lines_of_iteration(k_tile: int, iterations: int) -> list[int]:
 
 
 def multiply_lines(
-    spec: Spec, sums: cute.Tensor, held: Held, firsts: tuple[Int32, Int32], lines: list[int],
+    spec: Spec, acc: cute.Tensor, held: Held, firsts: tuple[Int32, Int32], lines: list[int],
     own: Stages, following: Stages, wait: Wait,
 ) -> None:  # fmt: skip
     """Add the products of some K of a k_tile, whose first fragments are held already.
@@ -104,7 +104,7 @@ def multiply_lines(
             await_stage(*wait)
             ahead = fragments(spec, following, firsts, 0)
         for kk in range(geo.step):
-            add_product(spec, sums, left[kk], right[kk])
+            add_product(spec, acc, left[kk], right[kk])
         left, right = ahead
     hold(held, (left, right))
 
@@ -144,7 +144,7 @@ def lines_ahead(spec: Spec, begin: Stages, lines: Int32) -> Stages:
 
 
 def either_stage(condition: cutlass.Boolean, yes: Stages, no: Stages) -> Stages:
-    """Choose between two places in shared memory of A and of B, without a branch."""
+    """Choose between two addresses in shared memory of A and of B, without a branch."""
     return Stages(*[
         y + select(condition, Int32(x.toint() - y.toint()) // (x.dtype.width // 8), Int32(0))
         for x, y in zip(yes, no, strict=True)

@@ -15,8 +15,8 @@ from ...common.epilogue import in_halves
 from ...cute.kernels.device import select, wait_with
 from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
 from ..schedules import WARP
-from .epilogue import Destination, store_sums
-from .mainloop_fma import fresh_sums, multiply
+from .epilogue import Destination, store_accumulators
+from .mainloop_fma import fresh_accumulators, multiply
 from .producer import (
     Source,
     finish_k_tile,
@@ -26,7 +26,7 @@ from .producer import (
     unit_coords,
     unit_offset,
 )
-from .records import Bases, Extents, Fused, Grid, Inputs, Thread, Unit
+from .records import Bases, EpilogueArguments, Extents, Grid, Inputs, Thread, Unit
 from .spec import NO_UNIT, Spec, stage_at, stages_of
 from .tile_coords import first_rows
 
@@ -90,12 +90,12 @@ def persistent_kernel(
 
     # -- main loop
     first_a, first_b = first_rows(geo, config, warp, lane)
-    sums = fresh_sums(spec)
+    acc = fresh_accumulators(spec)
     reading, writing = Int32(0), Int32(ahead)
     count = cutlass.max(grid.k_tiles, Int32(ahead))  # k_tiles of a unit; behind its K are zeros
     copied, done = Int32(block), Int32(block)
     for _ in cutlass.range((units - block + ctas - 1) // ctas, unroll=1):
-        sums.fill(0.0)
+        acc.fill(0.0)
         # Its own k_tiles are copied ahead, then the next unit's.
         for of_next in cutlass.range(2, unroll=1):
             for _ in cutlass.range(select(of_next == 0, count - ahead, Int32(ahead)), unroll=1):
@@ -103,7 +103,7 @@ def persistent_kernel(
                 cute.arch.sync_threads()
                 to_a, to_b = stage_at(spec, shared, writing)
                 multiply(
-                    spec, stage_at(spec, shared, reading), first_a, first_b, sums,
+                    spec, stage_at(spec, shared, reading), first_a, first_b, acc,
                     start_k_tile(
                         source_at(source_a, at_a, row_a), to_a, Int64(0), remaining, within_a,
                         held_a, NO_UNIT,
@@ -134,7 +134,7 @@ def persistent_kernel(
 
         stored = unit_coords(spec, done, extents, grid)
         to = destination_of(spec, bases.d, d_steps, stored, extents, taken)
-        store_sums(spec, sums, patch, to, Thread(warp, lane))
+        store_accumulators(spec, acc, patch, to, Thread(warp, lane))
         done += ctas
     cute.arch.cp_async_wait_group(0)
 
@@ -161,8 +161,10 @@ def destination_of(
     out = d + batch_offset(steps, unit.batch) * size
     if spec.split:
         out += Int64(unit.part) * steps.part * size
-    fused = Fused(taken, unit.batch)
-    return Destination(out, (steps.row, steps.column), unit.corner, (extents.m, extents.n), fused)
+    epilogue = EpilogueArguments(taken, unit.batch)
+    return Destination(
+        out, (steps.row, steps.column), unit.corner, (extents.m, extents.n), epilogue
+    )
 
 
 def start_unit(

@@ -2,8 +2,8 @@
 
 Other operands would be copied to shared memory by single elements, again for each tile. The rows of
 a copy are padded to whole tiles, so that none sticks out of it (`tile_coords.tile_origin`); what
-the padding holds goes into sums that nobody stores. The product waits for the copies as for any
-kernel before it, and its address arithmetic overlaps them.
+the padding holds goes into accumulators that nobody stores. The product waits for the copies as
+for any kernel before it, and its address arithmetic overlaps them.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.

@@ -345,7 +345,7 @@ def start_k_tile(
 ) -> Iterator[None]:
     """Start copying one k_tile of one operand; return what starts the rest of it, bit by bit.
 
-    `offset` is its place in bytes behind the first k_tile. With less K left than `within` it is
+    `offset` are the bytes from the first k_tile to it. With less K left than `within` it is
     checked, and with no more than `least` not copied.
     """
     if not source.tile.asynchronous:

@@ -15,8 +15,8 @@ __all__ = [
     "Barriers",
     "Bases",
     "Batch",
+    "EpilogueArguments",
     "Extents",
-    "Fused",
     "Grid",
     "Inputs",
     "KRange",
@@ -126,7 +126,7 @@ class Inputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Where sums go: D and its steps, what the epilogue of a call takes, and the workspace."""
+    """Where results go: D and its steps, what the epilogue of a call takes, and the workspace."""
 
     d: Int64
     steps: ResultSteps | Steps
@@ -216,7 +216,7 @@ class Barriers(NamedTuple):
     empty: cute.Pointer
 
 
-class Fused(NamedTuple):
+class EpilogueArguments(NamedTuple):
     """What the epilogue of a call takes (see `epilogue.parted`), and the batch."""
 
     taken: tuple

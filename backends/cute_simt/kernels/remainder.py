@@ -67,11 +67,11 @@ def taken_behind(problem: Problem, taken: tuple, rows: Int32, swapped: bool) -> 
 
     With `swapped` it was that of the transposed product.
     """
-    places, steps, *others = taken
+    addresses, steps, *others = taken
     steps = tuple((n, m, *rest) if swapped else (m, n, *rest) for m, n, *rest in steps)
     moved = tuple(
-        behind(place, rows, own, x.matrix.dtype)
-        for place, own, x in zip(places, steps, problem.epilogue.beside, strict=True)
+        behind(address, rows, own, x.matrix.dtype)
+        for address, own, x in zip(addresses, steps, problem.epilogue.beside, strict=True)
     )
     return moved, steps, *others
 

@@ -57,7 +57,7 @@ class Spec(device.Spec):
 
     @property
     def result(self) -> type | None:
-        """The type that sums of integers have before they become D's; None where that is D's.
+        """The type that integers are converted to before D's; None where that is D's.
 
         The low bits of a sum are the product in the type that its operands were converted to.
         """
@@ -77,7 +77,7 @@ class Spec(device.Spec):
 
     @property
     def pairs(self) -> Literal["m", "n"] | None:
-        """Along which index one instruction adds to two sums: one whose values lie side by side.
+        """Along which index one instruction adds to two accumulators, whose values are neighbours.
 
         None where there is no such instruction or index: bringing pairs together costs more than
         they save.

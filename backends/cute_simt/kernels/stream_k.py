@@ -3,10 +3,11 @@
 As many CTAs as are resident at once divide the k_tiles of all tiles among them (`work_split.py`). A
 CTA passes through its range in order, one piece of a tile at a time:
 
-    piece without the tile's first k_tile   its sums go to the CTA's slot in the workspace, and a
-                                            flag says that they are there (release)
+    piece without the tile's first k_tile   its accumulators go to the CTA's slot in the
+                                            workspace, and a flag says that they are there
+                                            (release)
     piece with it                           the CTA waits for the tile's other pieces (acquire),
-                                            adds their sums to its own in the order of K, stores D
+                                            adds theirs to its own in the order of K, stores D
 
 Only a CTA's first piece can be of the first kind, so one slot is enough, and a CTA has left all
 that others need before it waits itself. Only its last piece can have others to wait for: those are
@@ -43,17 +44,17 @@ from ..geometry import launched_smem
 from ..geometry_operands import BANK_VECTOR
 from ..schedules import WARP, is_warp_specialized
 from ..work_split import FLAG_BYTES, flags_offset, part_bytes, range_begin, range_of
-from .epilogue import Destination, own_registers, store_sums
+from .epilogue import Destination, own_registers, store_accumulators
 from .mainloop import loop_of
-from .mainloop_fma import fresh_sums
+from .mainloop_fma import fresh_accumulators
 from .mainloop_fma_consumer import sum_k_tiles
 from .producer import sources_of
 from .records import (
     Arguments,
     Barriers,
     Batch,
+    EpilogueArguments,
     Extents,
-    Fused,
     Inputs,
     KRange,
     Outputs,
@@ -143,11 +144,11 @@ def piece_coords(
 
 @cute.jit
 def finish_piece(
-    spec: cutlass.Constexpr, sums: cute.Tensor, outputs: Outputs, flags: Int64, piece: Piece,
+    spec: cutlass.Constexpr, acc: cute.Tensor, outputs: Outputs, flags: Int64, piece: Piece,
     corner: tuple[Int32, Int32], sizes: tuple[Int32, Int32], order: Order, patch: cute.Pointer,
     thread: Int32,
 ) -> None:  # fmt: skip
-    """Leave a piece's sums to another CTA, or add others' to them and store the tile.
+    """Leave a piece's accumulators to another CTA, or add others' to them and store the tile.
 
     The tile was computed from `corner` on.
     """
@@ -155,17 +156,17 @@ def finish_piece(
     d, steps, taken, workspace = outputs
     tiles, l0, k_tiles, total, ctas = order
     if k_tile > 0:
-        leave_sums(spec, sums, workspace, index, thread)
+        leave_accumulators(spec, acc, workspace, index, thread)
     else:  # of a whole tile there are no others
         last = range_of(Int64(tile) * k_tiles + (k_tiles - 1), total, Int64(ctas))
-        add_other_pieces(spec, sums, workspace, flags, index + 1, Int32(last) + 1, thread)
+        add_other_pieces(spec, acc, workspace, flags, index + 1, Int32(last) + 1, thread)
         # Worked out anew, not kept from before the loop over K: registers are few there.
         tm, tn, sweeps = tile_coordinates(tile, tiles)
         i1, i0 = divmod(sweeps, l0)
         out = d + batch_offset(steps, (i0, i1)) * (spec.output.width // 8)
-        fused = Fused(taken, Batch(i0, i1))
-        store_sums(
-            spec, sums, patch, Destination(out, (steps.row, steps.column), corner, sizes, fused),
+        epilogue = EpilogueArguments(taken, Batch(i0, i1))
+        store_accumulators(
+            spec, acc, patch, Destination(out, (steps.row, steps.column), corner, sizes, epilogue),
             thread_of(thread), (tm * spec.config.tile[0], tn * spec.config.tile[1]),
         )  # fmt: skip
 
@@ -205,19 +206,19 @@ def stream_kernel(
     due = Int32(0)  # whether there are sums whose flag is to be raised
     for _ in cutlass.range((k_tile + left + k_tiles - 1) // k_tiles, unroll=1):
         passed, unit = piece_coords(spec, tile, k_tile, left, extents, order)
-        # Raised late, while copies are in flight: the release waits for the sums to be visible.
+        # Raised late, while copies are in flight: the release waits until all see the accumulators.
         meanwhile = partial(raise_flag, flags + index * FLAG_BYTES, thread, due)
         sources = sources_of(spec, Inputs((a, b), (a_steps, b_steps)), unit, extents, thread)
-        sums = loop_of(spec)(spec, sources, shared, own, unit, meanwhile)
-        sums = own_registers(sums, m >> 31)  # for what is added to them, too
+        acc = loop_of(spec)(spec, sources, shared, own, unit, meanwhile)
+        acc = own_registers(acc, m >> 31)  # for what is added to them, too
         due = select(k_tile > 0, Int32(1), Int32(0))
         patch = cute.recast_ptr(smem, dtype=spec.sums)
         patch += own.warp * (spec.geometry.lanes[0] * spec.geometry.patch_pitch)
         finish_piece(
-            spec, sums, Outputs(d, d_steps, taken, workspace), flags, Piece(index, tile, k_tile),
+            spec, acc, Outputs(d, d_steps, taken, workspace), flags, Piece(index, tile, k_tile),
             unit.corner, (m, n), order, patch, thread,
         )  # fmt: skip
-        # All have read the stages that the next piece is copied to, and left their sums.
+        # All have read the stages that the next piece is copied to, and left their accumulators.
         cute.arch.sync_threads()
         left -= passed
         k_tile = Int32(0)
@@ -257,21 +258,21 @@ def consume_range(
     tile_k = spec.config.tile[2]
     left, tile, k_tile = range_coords(index, order)
     stage, phase = Int32(0), Int32(0)
-    sums = fresh_sums(spec)
+    acc = fresh_accumulators(spec)
     due = Int32(0)
     for _ in cutlass.range((k_tile + left + order.k_tiles - 1) // order.k_tiles, unroll=1):
         passed, unit = piece_coords(spec, tile, k_tile, left, extents, order)
         count = (unit.k.left + tile_k - 1) // tile_k
         raise_flag(flags + index * FLAG_BYTES, thread, due)
         stage, phase = sum_k_tiles(
-            spec, sums, shared, barriers, thread_of(thread), count, stage, phase
+            spec, acc, shared, barriers, thread_of(thread), count, stage, phase
         )
         due = select(k_tile > 0, Int32(1), Int32(0))
         finish_piece(
-            spec, own_registers(sums, m >> 31), outputs, flags, Piece(index, tile, k_tile),
+            spec, own_registers(acc, m >> 31), outputs, flags, Piece(index, tile, k_tile),
             unit.corner, (m, n), order, patch, thread,
         )  # fmt: skip
-        sync_consumers(spec)  # all have left their sums
+        sync_consumers(spec)  # all have left their accumulators
         left -= passed
         k_tile = Int32(0)
         tile += 1
@@ -310,7 +311,7 @@ def warp_specialized_stream_kernel(
 
 
 def vectors(spec: Spec) -> list[list[tuple[int, int]]]:
-    """Return the indices of a thread's sums, vector by vector."""
+    """Return the indices of a thread's accumulators, vector by vector."""
     rows, columns, each = spec.geometry.a.rows, spec.geometry.b.rows, spec.geometry.exchange_width
     return [[(i, j + x) for x in range(each)] for i in range(rows) for j in range(0, columns, each)]
 
@@ -325,21 +326,24 @@ def slot_of(spec: Spec, workspace: Int64, slot: Int32, thread: Int32) -> tuple[I
 
 
 @cute.jit
-def leave_sums(
-    spec: cutlass.Constexpr, sums: cute.Tensor, workspace: Int64, slot: Int32, thread: Int32
+def leave_accumulators(
+    spec: cutlass.Constexpr, acc: cute.Tensor, workspace: Int64, slot: Int32, thread: Int32
 ) -> None:
-    """Write a CTA's partial sums to its slot in the workspace."""
+    """Write a CTA's accumulators to its slot in the workspace."""
     where, step = slot_of(spec, workspace, slot, thread)
-    for i, places in enumerate(vectors(spec)):
-        write([sums[at] for at in places], global_vector(where + i * step, spec.sums, len(places)))
+    for i, indices in enumerate(vectors(spec)):
+        write(
+            [acc[index] for index in indices],
+            global_vector(where + i * step, spec.sums, len(indices)),
+        )
 
 
 @cute.jit
 def add_other_pieces(
-    spec: cutlass.Constexpr, sums: cute.Tensor, workspace: Int64, flags: Int64, begin: Int32,
+    spec: cutlass.Constexpr, acc: cute.Tensor, workspace: Int64, flags: Int64, begin: Int32,
     end: Int32, thread: Int32,
 ) -> None:  # fmt: skip
-    """Add to a CTA's sums those that the ranges from `begin` on have left, in the order of K."""
+    """Add to a CTA's accumulators what the ranges from `begin` on have left, in order of K."""
     for other in cutlass.range(begin, end, 1, unroll=1):
         if thread == 0:
             await_flag(flags + other * FLAG_BYTES)
@@ -348,14 +352,14 @@ def add_other_pieces(
         every = vectors(spec)
         for done in range_constexpr(0, len(every), _AT_ONCE):
             some = every[done : done + _AT_ONCE]
-            values = [read_sums(spec, where, (done + i) * step) for i in range(len(some))]
-            for places, vector in zip(some, values, strict=True):
-                for at, value in zip(places, vector, strict=True):
-                    sums[at] += value
+            values = [read_accumulators(spec, where, (done + i) * step) for i in range(len(some))]
+            for indices, vector in zip(some, values, strict=True):
+                for at, value in zip(indices, vector, strict=True):
+                    acc[at] += value
 
 
-def read_sums(spec: Spec, where: Int64, offset: int) -> tuple[Any, ...]:
-    """Load a vector of sums that another CTA has left: from the L2, since the L1 may hold older."""
+def read_accumulators(spec: Spec, where: Int64, offset: int) -> tuple[Any, ...]:
+    """Load a vector that another CTA has left: from the L2, since the L1 may hold older."""
     count = spec.geometry.exchange_width
     outs = ", ".join(f"{{$w{i}}}" for i in range(count))
     return cute.arch.inline_ptx(
@@ -394,7 +398,7 @@ def clear_kernel(overlap: cutlass.Constexpr, flags: Int64, count: Int32) -> None
     """Lower all flags."""
     thread, _, _ = cute.arch.thread_idx()
     if const_expr(overlap):
-        # Before the wait: the product's CTAs, which wait for this, may then already find a place.
+        # Before the wait: the product's CTAs, which wait for this, may then already find room.
         cute.arch.griddepcontrol_launch_dependents()
         wait_with(flags)
     for i in cutlass.range(thread, count, _CLEARING, unroll=1):

@@ -23,8 +23,8 @@ from ...cute.kernels.host_arguments import Steps
 from ...cute.kernels.reduction import add_parts
 from ..geometry_operands import BANK_VECTOR
 from ..work_split import part_bytes
-from .epilogue import Destination, store_results, store_sums
-from .records import Arguments, Batch, Fused, Grid, Tail, Thread
+from .epilogue import Destination, store_accumulators, store_results
+from .records import Arguments, Batch, EpilogueArguments, Grid, Tail, Thread
 from .tile_coords import tile_origins
 
 __all__ = [
@@ -59,7 +59,7 @@ def unit_of_tail(
 def destination_of_tail(
     spec: Spec, workspace: Int64, block: Int32, whole: Int32, in_d: Destination
 ) -> Destination:
-    """Return where a CTA's sums go: `in_d` if its tile is whole, else into the workspace."""
+    """Return where a CTA's accumulators go: `in_d` for a whole tile, else the workspace."""
     m, n, _ = spec.config.tile
     in_parts = block >= whole
     at = workspace + Int64(block - whole) * part_bytes(spec.problem, spec.config)
@@ -70,13 +70,13 @@ def destination_of_tail(
         (either(in_parts, Int64(n), row_step), either(in_parts, Int64(1), column_step)),
         (select(in_parts, Int32(0), first_m), select(in_parts, Int32(0), first_n)),
         (select(in_parts, Int32(m), rows), select(in_parts, Int32(n), columns)),
-        in_d.fused,
+        in_d.epilogue,
     )
 
 
 @cute.jit
 def store_with_tail(
-    spec: cutlass.Constexpr, sums: cute.Tensor, patch: cute.Pointer, workspace: Int64,
+    spec: cutlass.Constexpr, acc: cute.Tensor, patch: cute.Pointer, workspace: Int64,
     block: Int32, whole: Int32, to: Destination, thread: Thread,
 ) -> None:  # fmt: skip
     """Store a tile with the epilogue of a call if it is whole, else the partial sums of its part.
@@ -87,9 +87,9 @@ def store_with_tail(
         d = MatrixType(spec.problem.accumulator, "n", BANK_VECTOR)
         parts = replace(spec, problem=replace(spec.problem, d=d, epilogue=None))
         in_parts = destination_of_tail(parts, workspace, block, whole, to)
-        store_sums(parts, sums, patch, in_parts, thread)
+        store_accumulators(parts, acc, patch, in_parts, thread)
     else:
-        store_sums(spec, sums, patch, to, thread)
+        store_accumulators(spec, acc, patch, to, thread)
 
 
 def either(condition: cutlass.Boolean, yes: Int64, no: Int64) -> Int64:
@@ -112,9 +112,9 @@ def tail_kernel(
 ) -> None:
     """Add the parts of the tiles in parts, and write D."""
     tile_m, tile_n, _ = spec.config.tile
-    sums, _, stored, overlap, *_ = spec.reduction
-    count = const_expr(128 // sums.width)
-    size = const_expr(sums.width // 8)
+    acc, _, stored, overlap, *_ = spec.reduction
+    count = const_expr(128 // acc.width)
+    size = const_expr(acc.width // 8)
     whole, tiles = tail
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -134,7 +134,7 @@ def tail_kernel(
     if const_expr(overlap):  # all before this may overlap the kernel before this one
         wait_with(where, address, apart)
         cute.arch.griddepcontrol_launch_dependents()
-    total = cute.make_rmem_tensor(count, sums)
+    total = cute.make_rmem_tensor(count, acc)
     total.fill(0.0)
     add_parts(total, where, apart, split_k)
     m, n = sizes
@@ -143,7 +143,7 @@ def tail_kernel(
         left = n - column_in_d
         store_results(
             spec, total, address, (row, column_in_d), left, stride=d_steps.column,
-            together=together, extents=sizes, fused=Fused(taken, Batch(i0, i1)),
+            together=together, extents=sizes, epilogue=EpilogueArguments(taken, Batch(i0, i1)),
         )  # fmt: skip
 
 

@@ -24,15 +24,15 @@ from ...cute.kernels.host_arguments import Addresses, ResultSteps, Steps, batch_
 from ..geometry import launched_smem
 from ..schedules import WARP, has_producer_warpgroup, is_cluster_split_k, is_tail
 from .cluster_split_k import store_cluster
-from .epilogue import Destination, store_sums
+from .epilogue import Destination, store_accumulators
 from .mainloop import consumer_loop_of
-from .mainloop_fma import fresh_sums
+from .mainloop_fma import fresh_accumulators
 from .producer import sources_of, unit_coords
 from .records import (
     Arguments,
     Barriers,
+    EpilogueArguments,
     Extents,
-    Fused,
     Grid,
     Inputs,
     Outputs,
@@ -110,16 +110,16 @@ def consume(
     stage, phase = Int32(0), Int32(0)
     if const_expr(spec.overlap):  # a part without k_tiles waits for no copies
         cute.arch.griddepcontrol_wait()
-    sums = fresh_sums(spec)
+    acc = fresh_accumulators(spec)
     for index in cutlass.range(units.first, units.end, units.step, unroll=1):
         unit = unit_coords_of(spec, Int32(index), work)
         k_tiles = (unit.k.left + tile_k - 1) // tile_k
         stage, phase = consumer_loop_of(spec)(
-            spec, sums, shared, barriers, thread, k_tiles, stage, phase
+            spec, acc, shared, barriers, thread, k_tiles, stage, phase
         )
         out = d + batch_offset(steps, unit.batch) * size
-        fused = Fused(taken, unit.batch)
-        to = Destination(out, (steps.row, steps.column), unit.corner, (m, n), fused)
+        epilogue = EpilogueArguments(taken, unit.batch)
+        to = Destination(out, (steps.row, steps.column), unit.corner, (m, n), epilogue)
         with_tail = const_expr(is_tail(spec.config) and spec.problem.epilogue is not None)
         if const_expr(is_tail(spec.config) and not with_tail):
             to = destination_of_tail(spec, workspace, Int32(index), work.tail.whole, to)
@@ -127,12 +127,12 @@ def consume(
             to = to._replace(address=out + Int64(unit.part) * steps.part * size)
         if const_expr(is_cluster_split_k(spec.config)):
             sync_consumers(spec)
-            store_cluster(spec, sums, Int32(shared.a.toint()), unit.part, to, thread)
+            store_cluster(spec, acc, Int32(shared.a.toint()), unit.part, to, thread)
         elif const_expr(with_tail):
             whole = work.tail.whole
-            store_with_tail(spec, sums, patch, workspace, Int32(index), whole, to, thread)
+            store_with_tail(spec, acc, patch, workspace, Int32(index), whole, to, thread)
         else:
-            store_sums(spec, sums, patch, to, thread)
+            store_accumulators(spec, acc, patch, to, thread)
 
 
 @cute.kernel
