@@ -24,7 +24,6 @@ from unigemm.emulator.launch.host import missing
 from unigemm.planning.registry import backend_named
 from unigemm.planning.select import plan_gemm
 from unigemm.problem.dtypes import DType
-from unigemm.problem.scales import OperandScales, Scales
 
 pytestmark = [
     pytest.mark.compile,
@@ -111,14 +110,6 @@ def test_groups_of_k_are_refused_on_blackwell_by_name():
     with pytest.raises(unigemm.UnsupportedProblem, match="use cute_simt"):
         plan_gemm(gemm, TARGETS["sm_100a"], "cute_tcgen05", usable=False)
     assert plan_gemm(gemm, TARGETS["sm_100a"], usable=False).backend == "cute_simt"
-
-
-def test_groups_of_k_with_scales_of_its_blocks_are_refused():
-    gemm = Arrays(GroupedCase("k", UNEVEN, 230, (128, 256), dtype=F8)).gemm()
-    fine = Scales(OperandScales("1x128"), OperandScales("128x128"))
-    gemm = replace(gemm, problem=replace(gemm.problem, scales=fine))
-    with pytest.raises(unigemm.UnsupportedProblem, match="pass one for each group"):
-        plan_gemm(gemm, TARGETS["sm_90a"], "cute_wgmma", usable=False)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
