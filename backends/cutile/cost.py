@@ -24,7 +24,7 @@ __all__ = ["usage"]
 _FLOAT64_FLOPS = 64.0  # multiply-adds of an SM per clock on sm_80, sm_90 and sm_100 (data sheets)
 _MMA_ROWS = {9: 64, 10: 64, 11: 64}  # the least M of the instruction; of mma.sync 16
 _SLOTS = {"ndtr": 600}  # issue slots, measured on an H200, where a half counts as hidden
-_SLICED_US = 1.0  # of a tile: descriptors of a group's part, made in the kernel (from an H100)
+_SLICED_US = 1.0  # of a tile: its group's part is sliced (fitted to groups of K on an H100)
 _TURNED_BYTES = 32.0  # of an operand that are transposed on the way, of an SM in a clock
 
 

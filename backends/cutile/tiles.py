@@ -222,8 +222,8 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
     transposed = transposed_tf32(problem, target)
     found = _shapes(problem.a.dtype, target.capability, aligned, least, transposed)
     if problem.groups is not None:
-        # A tile of a group makes descriptors of its part anew, and loops over tiles wait for them:
-        # they took 1.0 to 1.8 times as long. Not so of K, whose tiles are more and shorter.
+        # Loops over tiles took 1.0 to 1.9 times as long where rows are divided, and 0.9 times of K
+        # (docs/lab-notes/2026-11-27-groups-in-cutile.md).
         loops = problem.groups.along == "k"
         found = tuple(replace(x, persistent=x.persistent and loops, tail=False) for x in found)
     if problem.epilogue is None:

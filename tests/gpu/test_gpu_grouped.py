@@ -45,7 +45,9 @@ def poisoned(x, where):
 class Product:
     """A form with sizes of groups, in memory with guards."""
 
-    def __init__(self, form, dtype, layout, sizes=SIZES, other=(264, 200), seed=0):
+    def __init__(
+        self, form, dtype, layout, sizes=SIZES, other=(264, 200), seed=0, kind_of_ends="int32"
+    ):
         self.form, self.sizes = form, list(sizes)
         count, total = len(sizes), sum(sizes) + REST
         first, second = other
@@ -60,7 +62,9 @@ class Product:
         self.a = laid(drawn(shape_a, kind, seed), layout[0])
         self.b = laid(drawn(shape_b, kind, seed + 1), layout[1])
         ends = sizes if form == "rows" else np.cumsum(sizes)
-        self.ends = torch.tensor(np.asarray(ends), dtype=torch.int32, device="cuda")
+        self.ends = torch.tensor(
+            np.asarray(ends), dtype=getattr(torch, kind_of_ends), device="cuda"
+        )
         end = sum(sizes)
         if form == "m":
             poisoned(self.a, slice(end, None))
@@ -143,6 +147,11 @@ BY_CUTILE = [
 def test_groups_in_cutile(form, dtype, layout):
     options, _ = TYPES[dtype]
     Product(form, dtype, layout, other=(272, 208)).check(backend="cutile", **options)
+
+
+@pytest.mark.parametrize("form", ["m", "k"])
+def test_offsets_of_64_bits_in_cutile(form):
+    Product(form, "bfloat16", LAYOUTS[form], kind_of_ends="int64").check(backend="cutile")
 
 
 BACKENDS = ("cute_wgmma", "cute_simt", "cutile")
