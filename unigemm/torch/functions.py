@@ -55,6 +55,7 @@ def matmul(
     beta: float | None = None,
     activation: str | None = None,
     out: Any = None,
+    quantize_out: QuantizeOut | None = None,
     **options: Any,
 ) -> Any:
     """Return ``activation(alpha * a @ b + beta * c + bias)``.
@@ -99,6 +100,8 @@ def matmul(
     tensor([[4., 4., 4.],
             [4., 4., 4.]])
     """
+    if quantize_out is not None:
+        options["quantize_out"] = quantize_out
     plain = alpha is None and beta is None and not options
     if (
         out is None
@@ -193,7 +196,10 @@ def bmm(
     input: Tensor, mat2: Tensor, *, out: Pair | None = None, quantize_out: QuantizeOut,
     **options: Unpack[Options],
 ) -> Pair: ...  # fmt: skip
-def bmm(input: Tensor, mat2: Tensor, *, out: Any = None, **options: Any) -> Any:
+def bmm(
+    input: Tensor, mat2: Tensor, *, out: Any = None, quantize_out: QuantizeOut | None = None,
+    **options: Any,
+) -> Any:  # fmt: skip
     """Multiply two stacks of as many matrices, as `torch.bmm`.
 
     Parameters
@@ -203,6 +209,8 @@ def bmm(input: Tensor, mat2: Tensor, *, out: Any = None, **options: Any) -> Any:
     out, quantize_out, **options
         As in `matmul`.
     """
+    if quantize_out is not None:
+        options["quantize_out"] = quantize_out
     if out is None:
         found = products.known(input, mat2, options=options, way=products.as_stacks)
         if found is not None:
@@ -234,6 +242,7 @@ def addmm(
     beta: float = 1.0,
     alpha: float = 1.0,
     out: Any = None,
+    quantize_out: QuantizeOut | None = None,
     **options: Any,
 ) -> Any:
     """Return ``beta * input + alpha * mat1 @ mat2``, as `torch.addmm`.
@@ -249,6 +258,8 @@ def addmm(
     out, quantize_out, **options
         As in `matmul`.
     """
+    if quantize_out is not None:
+        options["quantize_out"] = quantize_out
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = factor("alpha", alpha), factor("beta", beta)
     # 1 is the same as none, which has a kernel already
@@ -287,6 +298,7 @@ def linear(
     activation: str | None = None,
     gate_layout: str | None = None,
     out: Any = None,
+    quantize_out: QuantizeOut | None = None,
     **options: Any,
 ) -> Any:
     """Return ``activation(input @ weight.T + bias)``, as `torch.nn.functional.linear`.
@@ -310,6 +322,8 @@ def linear(
         As in `matmul`; scales of the weight are those of its transpose. Beside a gated activation
         `dtype` and scales are for results without gradients.
     """
+    if quantize_out is not None:
+        options["quantize_out"] = quantize_out
     if gate_layout is not None or (activation is not None and is_one_of(activation, GATED)):
         return _gated(input, weight, bias, activation, gate_layout, out, options)
     if out is None:
