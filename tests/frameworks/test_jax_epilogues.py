@@ -123,7 +123,7 @@ def test_a_call_is_one_kernel(monkeypatch):
         ({"beta": 2.0}, unigemm.UnsupportedProblem, "pass c="),
         ({"alpha": jnp.ones(1)}, unigemm.UnsupportedProblem, "pass one, or multiply"),
         ({"activation": "nope"}, unigemm.UnsupportedProblem, "activation 'nope' is not known"),
-        ({"bias": jnp.ones(8), "scale_a": 2.0}, unigemm.UnsupportedProblem, "scales are not taken"),
+        ({"bias": jnp.ones(8), "scale_a": 2.0}, unigemm.UnsupportedProblem, "for float8 and int8"),
         ({"bias": [[1, 2], [3]]}, unigemm.LibraryMismatch, "bias is a list"),
     ],
 )

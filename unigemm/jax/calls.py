@@ -10,30 +10,44 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..activations import GATED
 from ..api import matmul
-from ..arrays.operands import compact_strides, parse_dtype
+from ..arrays.operands import Device, compact_strides, parse_dtype
 from ..errors import BackendUnavailable, DeviceMismatch
 from ..planning.target import device_target
-from ..problem.canonical import Gemm, Layout, result_shape
+from ..problem.canonical import Gemm, Layout
+from ..problem.quantization import LEAST_SCALE, sharing_asked
 from ..runtime import options as asked
 from ..runtime.bind import _planned
 from ..runtime.fusion import fusion_for
 from ..runtime.loader import _each_launch
+from ..runtime.quantized_results import (
+    SCALES,
+    SecondPass,
+    fused_shape,
+    scales_layout,
+    second_pass,
+    with_quantized_results,
+)
 from ..runtime.scale_arguments import scales_of
 
-__all__ = ["Options", "Told", "layout_of", "on_cpu", "on_cuda"]
+if TYPE_CHECKING:
+    from ..arrays.types import QuantizeOut
+
+__all__ = ["Options", "Told", "layout_of", "on_cpu", "on_cuda", "results_of"]
 
 _TARGET = "unigemm_matmul"
+Result = tuple[tuple[int, ...], Any]  # shape and dtype
 Told = tuple[tuple[str, Any], ...]  # numbers and words beside the arrays, by name
 _SCALES = ("scale_a", "scale_b")
 _OF_K = {"a": -1, "scale_a": -1, "b": -2, "scale_b": -2}  # which dimension is along K
@@ -41,13 +55,17 @@ _OF_K = {"a": -1, "scale_a": -1, "b": -2, "scale_b": -2}  # which dimension is a
 
 @dataclass(frozen=True)
 class Options:
-    """What a product asks for; `dtype` is the name of the result's."""
+    """What a product asks for; `dtype` is the name of the result's.
+
+    With `quantize_out` there are two results, the second of which are the scales.
+    """
 
     dtype: str
     precision: str = "ieee"
     deterministic: bool = False
     batch_invariant: bool = False
     backend: str = "auto"
+    quantize_out: QuantizeOut | None = None
 
     def of_gradient(self, dtype: str, *, rows: bool = True) -> Options:
         """Return the options of a gradient; its rows are those of the result, or are summed."""
@@ -119,6 +137,22 @@ def _known(make: Callable[[int], Call], *what: Any) -> Call:
     return call
 
 
+def results_of(a: Any, b: Any, options: Options, told: Told) -> tuple[Result, ...]:
+    """Return shapes and dtypes of the results of a product: one, or a quantised one and its scales.
+
+    Raises
+    ------
+    ShapeMismatch
+        There is no such product.
+    """
+    shape = fused_shape(dict(told), a.shape, b.shape)
+    results: tuple[Result, ...] = ((shape, jnp.dtype(options.dtype)),)
+    if options.quantize_out is None:
+        return results
+    scales = scales_layout(None, shape, sharing_asked(options.quantize_out))
+    return (*results, (scales.shape, jnp.dtype(jnp.float32)))
+
+
 def on_cpu(
     a: Any,
     b: Any,
@@ -129,20 +163,26 @@ def on_cpu(
 ) -> Any:
     """Lower a product for the CPU: a call of `unigemm.matmul`.
 
-    `beside` are arrays of an epilogue, or scales, of the names in `scales`.
+    `beside` are arrays of an epilogue, or scales, of the names in `scales`. Two results are a list.
     """
-    shape = result_shape(a.shape, b.shape)
-    result = jax.ShapeDtypeStruct(shape, jnp.dtype(options.dtype))
+    results = [jax.ShapeDtypeStruct(*x) for x in results_of(a, b, options, told)]
+    result: Any = results if len(results) > 1 else results[0]
     multiply = partial(_on_host, options, scales, told)
-    kept = {i: _OF_K[name] for i, name in enumerate(("a", "b", *scales)) if name in _OF_K}
-    _refuse_now(multiply, a, b, *beside, result, kept=kept)  # blocks of K are counted
+    names = ("a", "b", *scales)
+    kept = {i: _OF_K[name] for i, name in enumerate(names) if name in _OF_K}
+    pairs = {}
+    if dict(told).get("activation") in GATED:
+        along = {i: x for i, x in enumerate((b, *beside), 1) if x.ndim}
+        pairs = {i: -1 for i, x in along.items() if x.shape[-1] == b.shape[-1]}
+    # Blocks of K are counted, and pairs of columns.
+    _refuse_now(multiply, a, b, *beside, *results, kept=kept, pairs=pairs, results=len(results))
     # jax-tvm-ffi 0.1.3 has no complex numbers
-    if not has_ffi() or any(np.dtype(x.dtype).kind == "c" for x in (a, b, result)):
+    if not has_ffi() or any(np.dtype(x.dtype).kind == "c" for x in (a, b, *results)):
         return jax.pure_callback(partial(_returned, multiply, result), result, a, b, *beside)
     _register("cpu")
-    given = tuple((x.shape, np.dtype(x.dtype)) for x in (a, b, *beside, result))
+    given = tuple((x.shape, np.dtype(x.dtype)) for x in (a, b, *beside, *results))
     call = _known(
-        lambda key: Call(key, 0, partial(_on_buffers, multiply, given)),
+        lambda key: Call(key, 0, partial(_on_buffers, multiply, given, len(results))),
         "cpu", [(shape, dtype.name) for shape, dtype in given], options, scales, told,
     )  # fmt: skip
     return jax.ffi.ffi_call(_TARGET, result)(a, b, *beside, key=np.int64(call.key))
@@ -159,7 +199,10 @@ def _on_host(
         matmul(a, b, out, **given)
 
 
-def _refuse_now(multiply: Callable[..., None], *given: Any, kept: Mapping[int, int] = {}) -> None:
+def _refuse_now(
+    multiply: Callable[..., None], *given: Any, kept: Mapping[int, int] = {},
+    pairs: Mapping[int, int] = {}, results: int = 1,
+) -> None:  # fmt: skip
     """Multiply one element of each kind: what cannot be is said now, not when the program runs.
 
     Parameters
@@ -167,30 +210,40 @@ def _refuse_now(multiply: Callable[..., None], *given: Any, kept: Mapping[int, i
     multiply
         Takes the result first.
     *given
-        The operands, and the result.
-    kept
-        A dimension that stays as long as it is, of some of these.
+        The operands, and the results.
+    kept, pairs
+        A dimension that stays as long as it is, of some of these; and one of which two stay.
+    results
+        How many there are.
     """
     small = []
     for i, x in enumerate(given):
         shape = [min(extent, 1) for extent in x.shape]
         if i in kept and shape:
             shape[kept[i]] = x.shape[kept[i]]
+        if i in pairs:
+            shape[pairs[i]] = min(x.shape[pairs[i]], 2)
         small.append(np.zeros(shape, np.dtype(x.dtype)))
-    multiply(small[-1], *small[:-1])
+    multiply(_out(small[-results:]), *small[:-results])
+
+
+def _out(results: Sequence[Any]) -> Any:
+    """Return the results of a call as its `out`: one, or a tuple."""
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _returned(multiply: Callable[..., None], result: Any, *operands: Any) -> Any:
-    out = np.empty(result.shape, result.dtype)
-    multiply(out, *map(np.asarray, operands))
-    return out
+    results = result if isinstance(result, list) else [result]
+    made = [np.empty(x.shape, x.dtype) for x in results]
+    multiply(_out(made), *map(np.asarray, operands))
+    return made if isinstance(result, list) else made[0]
 
 
 def _on_buffers(
-    multiply: Callable[..., None], given: tuple[tuple[tuple[int, ...], Any], ...], *buffers: Any
+    multiply: Callable[..., None], given: tuple[Result, ...], results: int, *buffers: Any
 ) -> None:
     arrays = [_array(x.data_ptr(), *each) for x, each in zip(buffers, given, strict=True)]
-    multiply(arrays[-1], *arrays[:-1])
+    multiply(_out(arrays[-results:]), *arrays[:-results])
 
 
 def _array(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -215,12 +268,14 @@ def on_cuda(
             "unigemm.jax reaches GPUs through jax-tvm-ffi, which is not there; pip install "
             "jax-tvm-ffi (Python 3.11 or newer, JAX 0.7.2 or newer)"
         )
-    shape = result_shape(a.shape, b.shape)
-    result = jax.ShapeDtypeStruct(shape, jnp.dtype(options.dtype))
-    if 0 in shape or a.shape[-1] == 0:
-        return jnp.zeros(shape, result.dtype)
+    results = [jax.ShapeDtypeStruct(*x) for x in results_of(a, b, options, told)]
+    result: Any = results if len(results) > 1 else results[0]
+    if 0 in results[0].shape or a.shape[-1] == 0:
+        nothing = [jnp.zeros(results[0].shape, results[0].dtype)]
+        nothing += [jnp.full(x.shape, LEAST_SCALE, x.dtype) for x in results[1:]]
+        return nothing if len(results) > 1 else nothing[0]
     _register("gpu")
-    layouts = tuple(map(layout_of, (a, b, result)))
+    layouts = tuple(map(layout_of, (a, b, *results)))
     arrays = tuple(zip(scales, map(layout_of, beside), strict=True))
     call = _known(
         partial(_planned_call, layouts, options, arrays, told),
@@ -229,8 +284,9 @@ def on_cuda(
     if not call.workspace:
         return jax.ffi.ffi_call(_TARGET, result)(a, b, *beside, key=np.int64(call.key))
     scratch = jax.ShapeDtypeStruct((call.workspace,), jnp.uint8)
-    found = jax.ffi.ffi_call(_TARGET, (result, scratch))(a, b, *beside, key=np.int64(call.key))
-    return found[0]
+    made = (*results, scratch)
+    found = jax.ffi.ffi_call(_TARGET, made)(a, b, *beside, key=np.int64(call.key))
+    return list(found[:-1]) if len(results) > 1 else found[0]
 
 
 def layout_of(x: Any) -> Layout:
@@ -265,7 +321,7 @@ def _planned_call(
     key: int,
 ) -> Call:
     """Plan a product for the GPUs of this process, which are taken to be equal."""
-    a, b, d = layouts
+    a, b, d, *scales_of_d = layouts
     given = dict(told) | dict(arrays)
     of_scales = {name: given.pop(name) for name in _SCALES if name in given}
     scales = scales_of(of_scales, lambda x, name: x, {"a": a, "b": b}.__getitem__)
@@ -278,23 +334,37 @@ def _planned_call(
     )
     wanted = asked.with_named_backend(wanted)
     asked.check_options(wanted)
+    wanted = with_quantized_results(wanted, a.dtype, ())
+    sharing = wanted.quantize_out
     names, values = scales.brought, [1.0] if scales.brought else []
     for name in scales.factors:
         values[0] *= of_scales[name]
     more: tuple[tuple[str, ...], tuple[float, ...]] = ((), ())
-    if given:
-        fusion = fusion_for(given, (a, b, d), lambda x, name: x, None, False, on_host=False)
+    if given or sharing is not None:
+        in_kernel = scales_of_d[0] if sharing == "1x128" else None
+        fusion = fusion_for(
+            given, (a, b, d), lambda x, name: x, None, False, on_host=False, quantized=in_kernel
+        )
         wanted = replace(wanted, epilogue=fusion.epilogue, beside=fusion.layouts)
-        more = fusion.names, tuple(given[x] for x in fusion.numbers)
+        first = (SCALES,) if sharing == "row" else ()
+        more = (*first, *fusion.names), tuple(given[x] for x in fusion.numbers)
     gemm = asked.stated(a, b, asked.describe(a, b, None, wanted), wanted)
-    workspace, launchers = _launchers(gemm, wanted)
+    behind = None
+    if sharing == "row":
+        behind = partial(second_pass, a=a.dtype, d=d, scales=scales_of_d[0], place=scales.taken)
+    workspace, launchers = _launchers(gemm, wanted, behind)
     taken = partial(_taken, names, tuple(values), *more)
-    own = tuple(name for name, _ in arrays)
+    own = (*(name for name, _ in arrays), *(SCALES,) * len(scales_of_d))
     return Call(key, workspace, partial(_on_gpu, launchers, own, taken, bool(workspace)))
 
 
-def _launchers(gemm: Gemm, wanted: asked.Options) -> tuple[int, dict[int, Callable[..., None]]]:
-    """Plan for the GPUs of this process; return the bytes of the workspace, and a launcher each."""
+def _launchers(
+    gemm: Gemm, wanted: asked.Options, behind: Callable[..., SecondPass] | None = None
+) -> tuple[int, dict[int, Callable[..., None]]]:
+    """Plan for the GPUs of this process; return the bytes of the workspace, and a launcher each.
+
+    `behind` makes a launcher of one that a second pass follows, on a device.
+    """
     launchers = {}
     workspace = 0
     indices = _gpus()
@@ -307,8 +377,11 @@ def _launchers(gemm: Gemm, wanted: asked.Options) -> tuple[int, dict[int, Callab
             )
         with _current(index):
             plan, launch = _planned(gemm, target, wanted.backend, index, False)
-        workspace = plan.workspace_bytes
-        launchers[index] = _each_launch(launch, gemm)
+            workspace, launch = plan.workspace_bytes, _each_launch(launch, gemm)
+            if behind is not None:
+                both = behind(launch, device=Device("cuda", index))
+                workspace, launch = workspace + both.bytes, both.launch
+        launchers[index] = launch
     return workspace, launchers
 
 
@@ -339,7 +412,9 @@ def _on_gpu(
 
     addresses = [x.data_ptr() for x in buffers]
     workspace = addresses.pop() if has_workspace else 0
+    of_scales = [addresses.pop()] if SCALES in names else []
     a, b, *beside, d = addresses
+    beside += of_scales
     device = buffers[0].device
     more = taken(dict(zip(names, beside, strict=True)))
     launchers[device.index](a, b, d, workspace, tvm_ffi.get_raw_stream(device), *more)

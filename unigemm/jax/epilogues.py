@@ -16,9 +16,11 @@ from ..activations import of_library
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..support.arguments import is_one_of, number, shown
 from . import calls
+from .types import FLOAT8
 
 __all__ = ["ACTIVATIONS", "Asked", "asked_of", "in_parts", "laid_out"]
 
+GATED = activations.GATED
 _OWN: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
     "relu2": lambda x: jnp.square(jax.nn.relu(x)),
@@ -43,6 +45,7 @@ ACTIVATIONS = {
     for name, formula in activations.ACTIVATIONS.items()
 }
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
+_BYTES = (*_FLOATS, *FLOAT8, "int8")
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,10 @@ class Asked:
 
 
 def asked_of(
-    options: calls.Options, dtype: Any, arrays: dict[str, Any], told: dict[str, Any]
-) -> Asked:
-    """Return what is computed beside a product of operands of a dtype.
+    options: calls.Options, dtype: Any, arrays: dict[str, Any], told: dict[str, Any], *,
+    of_bytes: bool = False,
+) -> Asked:  # fmt: skip
+    """Return what is computed beside a product of operands of a dtype, perhaps one `of_bytes`.
 
     Raises
     ------
@@ -75,7 +79,7 @@ def asked_of(
         There is no such epilogue.
     """
     for name, kind in {"a": dtype, **{name: x.dtype for name, x in arrays.items()}}.items():
-        if kind.name not in _FLOATS:
+        if kind.name not in (_BYTES if of_bytes and name == "a" else _FLOATS):
             raise UnsupportedDtype(
                 f"{name} is {kind}, and epilogues are for {', '.join(_FLOATS)}; compute it behind "
                 "the product"
@@ -93,13 +97,25 @@ def asked_of(
         found[name] = number(value, name)
     if "beta" in found and "c" not in arrays:
         raise UnsupportedProblem("beta= is given and has no meaning here: pass c= as well")
-    activation = told["activation"]
+    activation, layout = told["activation"], told["gate_layout"]
     if activation is not None:
-        if not is_one_of(activation, ACTIVATIONS):
+        if not is_one_of(activation, (*ACTIVATIONS, *GATED)):
+            known = ", ".join((*ACTIVATIONS, *GATED))
             raise UnsupportedProblem(
-                f"activation {shown(activation)} is not known; use one of {', '.join(ACTIVATIONS)}"
+                f"activation {shown(activation)} is not known; use one of {known}"
             )
         found["activation"] = activation
+    if is_one_of(activation, GATED):
+        if not is_one_of(layout, ("interleaved", "halves")):
+            raise UnsupportedProblem(
+                f"activation {activation!r} is of pairs; pass gate_layout='interleaved' (columns "
+                "2 j and 2 j + 1 of the product are a pair) or 'halves' (columns j and N / 2 + j)"
+            )
+        found["gate_layout"] = layout
+    elif layout is not None:
+        raise UnsupportedProblem(
+            f"gate_layout= is given and has no meaning here: it is for {', '.join(GATED)}"
+        )
     return Asked(options, tuple(arrays), tuple(found.items()))
 
 
@@ -137,6 +153,17 @@ def in_parts(product: Any, asked: Asked, a: Any, b: Any, *arrays: Any) -> Any:
         x = x + told.get("beta", 1.0) * given["c"].astype(wide)
     if "bias" in given:
         x = x + given["bias"].astype(wide)
-    if "activation" in told:
+    if "gate_layout" in told:
+        x = _gated(x, told["activation"], told["gate_layout"])
+    elif "activation" in told:
         x = ACTIVATIONS[told["activation"]](x)
     return x.astype(asked.options.dtype)
+
+
+def _gated(x: Any, activation: str, layout: str) -> Any:
+    """Return ``f(gate) * other`` of pairs of columns."""
+    if layout == "interleaved":
+        gate, other = x[..., ::2], x[..., 1::2]
+    else:
+        gate, other = jnp.split(x, 2, -1)
+    return ACTIVATIONS[activations.GATED[activation].__name__](gate) * other

@@ -50,7 +50,7 @@ def on_cpu(a: Any, b: Any, ends: Any, *, options: calls.Options, turned: Turned)
     calls._register("cpu")
     given = tuple((x.shape, np.dtype(x.dtype)) for x in (a, b, ends, result))
     call = calls._known(
-        lambda key: calls.Call(key, 0, partial(calls._on_buffers, multiply, given)),
+        lambda key: calls.Call(key, 0, partial(calls._on_buffers, multiply, given, 1)),
         "cpu groups", [(x, dtype.name) for x, dtype in given], options, turned,
     )  # fmt: skip
     return jax.ffi.ffi_call(calls._TARGET, result)(a, b, ends, key=np.int64(call.key))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,15 @@ from jax.interpreters import ad, batching, mlir
 
 from ..arrays.dlpack_arrays import refuse_deleted
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from ..problem.canonical import result_shape
+from ..problem.canonical import gated_shape, result_shape
+from ..problem.quantization import sharing_asked
 from ..runtime import options as of_calls
 from ..runtime.scale_arguments import scales_of
 from ..support.arguments import number, shown
 from . import calls, epilogues, types
+
+if TYPE_CHECKING:
+    from ..arrays.types import QuantizeOut
 
 __all__ = ["matmul"]
 
@@ -58,7 +62,9 @@ def matmul(
     c: Any = None,
     bias: Any = None,
     activation: str | None = None,
-) -> jax.Array:
+    gate_layout: str | None = None,
+    quantize_out: QuantizeOut | None = None,
+) -> Any:
     """Multiply two arrays, by the rules of `jax.numpy.matmul`.
 
     Parameters
@@ -81,16 +87,23 @@ def matmul(
         (float8 alone; float8_e8m0fnu, too). Int8 then gives float32 by default.
     alpha, beta : float, optional
         The result is ``activation(alpha * (a @ b) + beta * c + bias)``, computed by one kernel and
-        rounded once, for float64, float32, float16 and bfloat16. The number 0 leaves its term out.
+        rounded once, for float64, float32, float16 and bfloat16, and for float8 and int8 beside
+        scales or `quantize_out`. The number 0 leaves its term out.
     c, bias : array, optional
         Broadcast to the product's shape.
     activation : str, optional
-        "relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh".
+        "relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh"; or "swiglu" or "geglu",
+        which make one column of two.
+    gate_layout : {"interleaved", "halves"}, optional
+        Which columns are a gate and its other, for "swiglu" and "geglu": see `unigemm.matmul`.
+    quantize_out : (1, 128) or "row", optional
+        As in `unigemm.matmul`: a result of `preferred_element_type`, float8 or int8, and its
+        scales. They have no derivatives.
 
     Returns
     -------
     jax.Array
-        A new one.
+        A new one. With `quantize_out` a pair.
 
     Raises
     ------
@@ -110,7 +123,11 @@ def matmul(
     """
     a, b = _array(a, "a"), _array(b, "b")
     preferred = None if preferred_element_type is None else _dtype(preferred_element_type)
-    if (scale_a is not None or scale_b is not None) and a.dtype == b.dtype == jnp.int8:
+    scaled = scale_a is not None or scale_b is not None
+    if quantize_out is not None:
+        sharing_asked(quantize_out)
+        kinds = types.quantized_types(a, b, preferred)
+    elif scaled and a.dtype == b.dtype == jnp.int8:
         kinds = types.of_scaled_integers(preferred)
     else:
         kinds = types.product_types(a, b, preferred)
@@ -127,24 +144,40 @@ def matmul(
         deterministic=bool(deterministic),
         batch_invariant=bool(batch_invariant),
         backend=backend,
+        quantize_out=quantize_out if quantize_out is None else _hashable(quantize_out),
     )
     rows = a if a.ndim > 1 else a[None, :]
     columns = b if b.ndim > 1 else b[:, None]
     arrays = {n: _array(x, n) for n, x in (("c", c), ("bias", bias)) if x is not None}
-    told = {"alpha": alpha, "beta": beta, "activation": activation}
+    told = {"alpha": alpha, "beta": beta, "activation": activation, "gate_layout": gate_layout}
+    asked = epilogues.Asked(options, (), ())
+    beside: tuple[Any, ...] = ()
     if arrays or any(x is not None for x in told.values()):
-        asked = epilogues.asked_of(options, a.dtype, arrays, told)
-        if scale_a is not None or scale_b is not None:
-            raise UnsupportedProblem("scales are not taken beside an epilogue; use alpha=")
+        apart = scaled or quantize_out is not None
+        asked = epilogues.asked_of(options, a.dtype, arrays, told, of_bytes=apart)
         vectors = (a.ndim == 1, b.ndim == 1)
-        beside = (epilogues.laid_out(x, shape, name, vectors) for name, x in arrays.items())
+        beside = tuple(epilogues.laid_out(x, shape, n, vectors) for n, x in arrays.items())
+    if gate_layout is not None:
+        shape = gated_shape(shape, b.shape)
+    if quantize_out is not None:
+        if min(a.ndim, b.ndim) < 2:
+            raise ShapeMismatch(
+                f"quantised results have rows, and a has {a.ndim} dimensions and b {b.ndim}; pass "
+                "matrices"
+            )
+        return tuple(_scaled(rows, columns, scale_a, scale_b, asked, beside))
+    if scaled:
+        result = _scaled(rows, columns, scale_a, scale_b, asked, beside)
+    elif asked.names or asked.told:
         compute = _in_parts if a.shape[-1] == 0 else _fused
         result = compute(asked, *_varying(rows, columns, *beside))
-    elif scale_a is None and scale_b is None:
-        result = _plain(*_varying(rows, columns), options=options)
     else:
-        result = _scaled(rows, columns, scale_a, scale_b, options)
+        result = _plain(*_varying(rows, columns), options=options)
     return types.converted(result.reshape(shape), kinds.result)
+
+
+def _hashable(quantize_out: Any) -> Any:
+    return tuple(quantize_out) if isinstance(quantize_out, list) else quantize_out
 
 
 def _array(x: Any, name: str) -> Any:
@@ -223,8 +256,18 @@ def _axes_of(kind: Any) -> frozenset[str]:
     return frozenset(getattr(kind, "vma", ()) if found is None else found.varying)
 
 
-def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, options: calls.Options) -> Any:
-    if a.dtype.name not in (*types.FLOAT8, "int8"):
+def _scaled(
+    a: Any, b: Any, scale_a: Any, scale_b: Any, asked: epilogues.Asked, beside: tuple[Any, ...]
+) -> Any:
+    """Multiply by scales, with an epilogue if one is asked for, or to a quantised result."""
+    options, scaled = asked.options, scale_a is not None or scale_b is not None
+    if a.shape[-1] == 0 and (asked.names or asked.told or options.quantize_out is not None):
+        a, b = (
+            jnp.zeros((*a.shape[:-1], 1), a.dtype),
+            jnp.zeros((*b.shape[:-2], 1, b.shape[-1]), b.dtype),
+        )
+        scale_a, scale_b = (1.0, None) if scaled else (None, None)  # of zeros
+    if scaled and a.dtype.name not in (*types.FLOAT8, "int8"):
         raise UnsupportedProblem(
             f"scale_a and scale_b are for float8 and int8 inputs and these are {a.dtype}; multiply "
             "the result, or an input"
@@ -247,9 +290,10 @@ def _scaled(a: Any, b: Any, scale_a: Any, scale_b: Any, options: calls.Options) 
         raise UnsupportedProblem(
             "scales of 32 elements of K are not taken here; pass such of 128, or use unigemm.matmul"
         )
-    told = tuple((name, x) for name, x in given.items() if name not in arrays)
-    operands = _varying(a, b, *arrays.values())
-    return _with_scales(*operands, options=options, scales=tuple(arrays), told=told)
+    told = (*((name, x) for name, x in given.items() if name not in arrays), *asked.told)
+    operands = _varying(a, b, *arrays.values(), *beside)
+    names = (*arrays, *asked.names)
+    return _with_scales(*operands, options=options, scales=names, told=told)
 
 
 # Eager calls are compiled too, once for each kind.
@@ -262,7 +306,8 @@ def _plain(a: Any, b: Any, *, options: calls.Options) -> Any:
 def _with_scales(
     *operands: Any, options: calls.Options, scales: tuple[str, ...], told: calls.Told
 ) -> Any:
-    return SCALED.bind(*operands, options=options, scales=scales, told=told)
+    primitive = SCALED if options.quantize_out is None else QUANTIZED
+    return primitive.bind(*operands, options=options, scales=scales, told=told)
 
 
 def _in_parts(asked: epilogues.Asked, *operands: Any) -> Any:
@@ -287,13 +332,17 @@ def _batched_fused(operands: Any, dims: Any, *, options: calls.Options, **more: 
     return jax.vmap(partial(_in_parts, asked), in_axes=dims)(*operands), 0
 
 
-def _shape_of(a: Any, b: Any, *scales: Any, options: calls.Options, **more: Any) -> Any:
+def _shape_of(
+    a: Any, b: Any, *scales: Any, options: calls.Options, told: calls.Told = (), **more: Any
+) -> Any:
     if a.ndim < 2 or b.ndim < 2:
         raise ShapeMismatch(f"{a.shape} @ {b.shape} is no product of matrices; use matmul")
     like = a if a.ndim >= b.ndim else b
-    return like.update(
-        shape=result_shape(a.shape, b.shape), dtype=jnp.dtype(options.dtype), weak_type=False
-    )
+    found = [
+        like.update(shape=shape, dtype=dtype, weak_type=False)
+        for shape, dtype in calls.results_of(a, b, options, told)
+    ]
+    return found[0] if options.quantize_out is None else found
 
 
 def _summed(x: Any, shape: tuple[int, ...]) -> Any:
@@ -321,14 +370,16 @@ def _of_b(ct: Any, a: Any, b: Any, *, options: calls.Options) -> Any:
     return _summed(PRODUCT.bind(a.mT, ct, options=of), shape)
 
 
-def _batched(operands: Any, dims: Any, **options: Any) -> tuple[Any, int]:
+def _batched(operands: Any, dims: Any, **options: Any) -> tuple[Any, Any]:
     """Multiply a stack, the mapped dimension first."""
     size = next(x.shape[dim] for x, dim in zip(operands, dims, strict=True) if dim is not None)
     names = ("a", "b", *options.get("scales", ()))
     given = {name: (x, dim) for name, x, dim in zip(names, operands, dims, strict=True)}
+    beside_alone = given["a"][1] is given["b"][1] is None
     for name in ("a", "b"):
         x, dim = given[name]
-        if dim is None and given.get(f"scale_{name}", (x, None))[1] is not None:
+        of_scale = given.get(f"scale_{name}", (x, None))[1] is not None
+        if dim is None and (of_scale or (beside_alone and name == "a")):
             given[name] = jnp.broadcast_to(x, (size, *x.shape)), 0
     rank = max(x.ndim - (dim is not None) for x, dim in (given["a"], given["b"]))
     stacks = []
@@ -337,14 +388,16 @@ def _batched(operands: Any, dims: Any, **options: Any) -> tuple[Any, int]:
             x = jnp.moveaxis(x, dim, 0)
             x = x.reshape(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:])
         stacks.append(x)
+    if options["options"].quantize_out is not None:
+        return QUANTIZED.bind(*stacks, **options), (0, 0)
     primitive = SCALED if "scales" in options else PRODUCT
     return primitive.bind(*stacks, **options), 0
 
 
 def _no_gradient(*operands: Any, **options: Any) -> Any:
     raise UnsupportedProblem(
-        "products of eight bits have no gradients; use jax.lax.stop_gradient, or multiply the "
-        "numbers that were quantized"
+        "products of eight bits, and quantised results, have no gradients; use "
+        "jax.lax.stop_gradient, or multiply the numbers that were quantized"
     )
 
 
@@ -363,13 +416,14 @@ def _lowered(rule: Any, ctx: Any, *operands: Any, **options: Any) -> Any:
     return rule(ctx, *operands, **options)
 
 
-def _primitive(name: str) -> Primitive:
+def _primitive(name: str, *, several: bool = False) -> Primitive:
     primitive = Primitive(name)
+    primitive.multiple_results = several
     primitive.def_abstract_eval(_shape_of)
     primitive.def_impl(partial(_evaluated, primitive))
     batching.primitive_batchers[primitive] = _batched
     for platform, lowered in (("cpu", calls.on_cpu), ("cuda", calls.on_cuda)):
-        rule = mlir.lower_fun(lowered, multiple_results=False)
+        rule = mlir.lower_fun(lowered, multiple_results=several)
         mlir.register_lowering(primitive, partial(_lowered, rule), platform=platform)
     return primitive
 
@@ -378,5 +432,7 @@ PRODUCT = _primitive("unigemm_matmul")
 ad.defbilinear(PRODUCT, _of_a, _of_b)
 SCALED = _primitive("unigemm_scaled_matmul")
 ad.primitive_jvps[SCALED] = _no_gradient
+QUANTIZED = _primitive("unigemm_quantized_matmul", several=True)
+ad.primitive_jvps[QUANTIZED] = _no_gradient
 FUSED = _primitive("unigemm_fused_matmul")
 batching.primitive_batchers[FUSED] = _batched_fused

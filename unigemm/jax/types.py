@@ -15,10 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..arrays.operands import parse_dtype
 from ..errors import UnsupportedDtype
 from ..problem.dtypes import DType, scaled_default
+from ..problem.quantization import check_quantized, quantized_default
 
-__all__ = ["FLOAT8", "Types", "converted", "of_scaled_integers", "product_types"]
+__all__ = [
+    "FLOAT8",
+    "Types",
+    "converted",
+    "of_scaled_integers",
+    "product_types",
+    "quantized_types",
+]
 
 #: The kinds of float8 that kernels multiply, also with each other.
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
@@ -60,6 +69,23 @@ def of_scaled_integers(preferred: Any) -> Types:
     """Return the types of a product of int8 whose sums are multiplied by scales."""
     default = scaled_default(DType.INT8)
     return Types((), jnp.dtype(preferred or str(default)).name, ())
+
+
+def quantized_types(a: Any, b: Any, preferred: Any) -> Types:
+    """Return the types of a product whose result is quantised, to `preferred` or by default.
+
+    Raises
+    ------
+    UnsupportedDtype
+        Results are not quantised to it, or JAX refuses the pair.
+    """
+    own = tuple(x.dtype.name for x in (a, b))
+    eight = all(name in FLOAT8 for name in own) or own == ("int8", "int8")
+    operands = () if eight else product_types(a, b, None).operands
+    kind = parse_dtype(own[0] if eight else operands[-1])
+    name = str(quantized_default(kind)) if preferred is None else jnp.dtype(preferred).name
+    check_quantized(parse_dtype(name), "preferred_element_type")
+    return Types(operands, name, ())
 
 
 def product_types(a: Any, b: Any, preferred: Any) -> Types:
