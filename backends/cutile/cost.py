@@ -87,7 +87,7 @@ def usage(
         store_us=used_m * used_n / of_tile * out * (1 + direct) / (32.0 * clock),
         fused_us=sliced
         + epilogue_us(problem, used_m * used_n * (x.split_k == 1) / of_tile, clock, _SLOTS),
-        overlapped=0.5 * (x.schedule > 0),
+        overlapped=0.5 * ((x.schedule > 0) & (problem.groups is None)),
         added_us=2.0 * sums / gbs,
         # The table of groups' tiles is written before, as parts are added up behind.
         reductions=(x.split_k > 1) + 2.0 * tail + (problem.groups is not None),
