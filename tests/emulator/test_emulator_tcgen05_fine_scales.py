@@ -70,6 +70,16 @@ def test_sums_of_blocks_are_multiplied_by_their_scales(lines):
     check(x, rng.randrange(8), rng.choice([*NEAR]), arch=rng.choice([*TARGETS]))
 
 
+@pytest.mark.parametrize("majors", ["kk", "kn", "mk", "mn"])
+def test_operands_are_read_where_they_lie_in_every_majorness(majors):
+    x = drawn((144, 272, 400), (1, 128), major_a=majors[0], major=majors[1], seed=3)
+    given = {"scale_a": x.scale_a, "scale_b": x.scale_b, "dtype": "bfloat16"}
+    with device_of(0) as gpu:
+        got = unigemm.matmul(x.a, x.b, **given, backend="cute_tcgen05")
+    assert x.error(got) < NEAR["bfloat16"]
+    assert len(gpu.launches) == 1  # nothing is copied before
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(24))
 def test_any_configuration_that_is_offered(seed):
