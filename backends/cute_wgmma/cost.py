@@ -12,11 +12,12 @@ from unigemm.problem.problem import Extents, Problem
 
 from ..common.cost_model import Usage, missed_bytes
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
-from ..common.epilogue import epilogue_us
+from ..common.epilogue import epilogue_us, scales_each_column
 from ..common.groups import begins_anywhere, even, tiles_along
-from ..common.launches import Launches
+from ..common.launches import Array, Launches
 from ..common.workspace import bytes_moved, workspace_bytes
 from .copies import copied_operands, repacked_bytes
+from .geometry import BLOCK, column_blocks, column_step
 from .geometry_operands import MMA_M, SWIZZLE_BYTES, is_promoted, products
 
 __all__ = ["SCHEDULES", "usage"]
@@ -24,6 +25,9 @@ __all__ = ["SCHEDULES", "usage"]
 SCHEDULES = ("cooperative", "pingpong")
 _LINES = SWIZZLE_BYTES  # rows of tiles, of 8 bits, that lie in whole lines of shared memory
 _ALONE = 128  # columns that one warpgroup's wgmma takes as long for as for fewer
+# Where sums are promoted by scales of blocks: how much longer k_tiles take for each halving of the
+# columns that surely share one, and where none do (docs/lab-notes/2026-11-27-scales-of-blocks.md).
+_HALVED, _OF_EACH = 0.06, 0.4
 
 
 def usage(
@@ -66,17 +70,18 @@ def usage(
     missed = missed_bytes(problem, l2_us * 64.0 * sms * clock, moved)
     # Groups have many waves: the SMs count that clusters leave without work.
     working = np.full(x.size, sms) if problem.groups is None else at_once[cluster]
+    longer = _promotion(problem, m, n, x)
     return Usage(
         ctas=ctas,
         slots=at_once[cluster],
         sms=working,
         k_tiles=k_tiles,
-        mma_us=rows * alone * x.tile_k / rate,
+        mma_us=rows * alone * x.tile_k / rate * longer,
         issue_us=np.where(is_promoted(problem), rows * x.tile_n / (128.0 * clock), 0.0),
-        smem_us=(rows + rows / MMA_M * x.tile_n) * per_k / (128.0 * clock),
+        smem_us=(rows + rows / MMA_M * x.tile_n) * per_k / (128.0 * clock) * longer,
         steps=1.0 / x.slice_k,
         zero_rows=x.tile_m - used_m + x.tile_n - used_n,
-        l2_us=l2_us,
+        l2_us=l2_us * longer,
         dram_us=(moved + missed) / gbs,
         store_us=used_m * used_n * out * (1 + direct) / (32.0 * clock),
         fused_us=epilogue_us(problem, used_m * used_n * (x.split_k == 1) / x.cluster_k, clock),
@@ -91,3 +96,18 @@ def usage(
         copied_us=2 * copied / gbs,
         clusters=(cluster > 1) * 1.0,
     )
+
+
+def _promotion(problem: Problem, m: int, n: int, x: Launches) -> Array:
+    """Return how many times as long k_tiles take where sums are promoted by scales of columns.
+
+    Products of few rows or columns wait for memory meanwhile.
+    """
+    scales, none = problem.scales, np.ones(x.size)
+    if scales is None or not scales.of_blocks or min(m, n) <= MMA_M:
+        return none
+    if scales_each_column(problem):
+        return none + _OF_EACH
+    several = column_blocks(x.tile_n) > 1
+    found: Array = none + _HALVED * several * np.log2(BLOCK / column_step(x.tile_n))
+    return found

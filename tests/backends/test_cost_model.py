@@ -370,6 +370,24 @@ def test_tensor_cores_and_cuda_cores_are_told_apart():
             assert each.prediction.limiter == bound
 
 
+@pytest.mark.parametrize("card", ["h100", "h200"])
+@pytest.mark.parametrize(
+    "sizes", [(4096, 4096, 4096), (4096, 24576, 1536), (2048, 8192, 4096), (3000, 3072, 8192)]
+)
+def test_scales_of_blocks_pick_tiles_whose_columns_share_one(sizes, card):
+    """Others took up to a quarter longer, and transposed each column of the sums has its own."""
+    (m, n, k), blocks = sizes, [-(-x // 128) for x in sizes]
+    spec = unigemm.ArraySpec
+    a, b = spec((m, k), "float8_e4m3fn"), spec((k, n), "float8_e4m3fn", "F")
+    plan = unigemm.plan(
+        a, b, scale_a=spec((m, blocks[2]), "float32"), target=card, dtype="bfloat16",
+        scale_b=spec((blocks[2], blocks[1]), "float32"),
+    )  # fmt: skip
+    assert plan.backend == "cute_wgmma"
+    assert plan.config.tile[1] % 128 == 0
+    assert not plan.config.swap_ab
+
+
 def test_ranges_of_k_tiles_read_shared_rows_from_device_memory_again_if_the_l2_cannot_keep_them():
     """Tiles that share columns of B are at different places along K, or behind one another."""
 
