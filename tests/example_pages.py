@@ -25,7 +25,7 @@ def check_output(path, output):
     if unigemm.capabilities().devices:
         return  # the pages show what is printed where there is no GPU
     shown = OUTPUTS / f"{path.stem}.txt"
-    same = _masked(output) == _masked(shown.read_text())
+    same = masked(output) == masked(shown.read_text())
     command = f"python examples/{path.name} > {shown.relative_to(ROOT)}"
     assert same, f"{command}  brings the page up to date; the example prints\n{output}"
 
@@ -44,7 +44,7 @@ def tabs(page):
     return found
 
 
-def _masked(output):
+def masked(output):
     for pattern, shown in _CHANGING.items():
         output = re.sub(pattern, shown, output)
     return output

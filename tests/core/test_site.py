@@ -16,7 +16,7 @@ from shutil import which
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from example_pages import OUTPUTS, check_output, tabs
+from example_pages import OUTPUTS, check_output, masked, tabs
 
 import unigemm
 
@@ -50,6 +50,24 @@ def test_the_start_page_prints_what_it_shows(capsys):
 
 def test_the_start_page_has_a_tab_for_each_library():
     assert [*tabs(DOCS / "index.md")] == ["PyTorch", "NumPy", "CuPy", "JAX"]
+
+
+@pytest.mark.parametrize("page", ["index.md", "guide/quick-start.md"])
+def test_a_page_shows_the_plan_that_the_command_prints(page):
+    text = (DOCS / page).read_text()
+    words = re.search(r"unigemm (plan 4096 [^`\n]+)", text)[1].split()
+    done = subprocess.run(
+        [sys.executable, "-m", "unigemm", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "UNIGEMM_TUNING": os.devnull},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    shown = next(x for x in re.findall(r"^```text\n(.*?)^```$", text, re.M | re.S) if "->" in x)
+    printed = masked(done.stdout)
+    assert [line for line in shown.splitlines() if masked(line) not in printed] == []
+    told, now = (float(re.search(r"([\d.]+) us$", x, re.M)[1]) for x in (shown, done.stdout))
+    assert told == pytest.approx(now, rel=0.1)
 
 
 def test_the_guide_has_python_to_run():
