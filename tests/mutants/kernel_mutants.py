@@ -51,6 +51,7 @@ _BLACKWELL = (
 _BLOCKS = (f"{_EMULATED}block_scales.py",)
 _COPIES = (f"{_EMULATED}copies.py",)
 _FUSED_TILES = ("tests/backends/test_cutile_fused.py",)
+_GROUPED_TILES = ("tests/backends/test_cutile_grouped.py -k 'not compile'",)
 
 KERNEL_MUTANTS = (
     # -- cute_wgmma ------------------------------------------------------------------------------
@@ -481,6 +482,30 @@ KERNEL_MUTANTS = (
         ),
     ),
     # -- cutile ------------------------------------------------------------------------------------
+    Mutant(
+        "cutile-groups-overlap",
+        _CUTILE + "grouped.py",
+        "            at = ct.maximum(at, before)\n",
+        "",
+        "groups overlap where offsets fall",
+        _GROUPED_TILES,
+    ),
+    Mutant(
+        "cutile-empty-slice",
+        _CUTILE + "grouped.py",
+        "    return first, first + (end - begin)",
+        "    return first, max(end, first)",
+        "an empty group of K at the end has the K before it",
+        _GROUPED_TILES,
+    ),
+    Mutant(
+        "cutile-array-of-groups",
+        _CUTILE + "grouped.py",
+        "        if seen[i][along]:\n",
+        "        if False:\n",
+        "a group reads the first rows of arrays beside D",
+        _GROUPED_TILES,
+    ),
     Mutant(
         "cutile-second-gate",
         _CUTILE + "fusion.py",
