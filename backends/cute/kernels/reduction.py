@@ -3,6 +3,8 @@
 # mypy: ignore-errors
 # As other device code: what the DSL makes of these operators is not in its types.
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
+from typing import NamedTuple
+
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
@@ -30,18 +32,36 @@ REDUCE_THREADS = 1 << REDUCE_THREADS_LOG
 _AT_ONCE = 8  # parts whose loads a thread has in flight
 
 
+class Ends(NamedTuple):
+    """Where partial sums begin, and where D does."""
+
+    workspace: Int64
+    d: Int64
+
+
+class Matrices(NamedTuple):
+    """Rows and columns of D, the inner extent of the stack, and how many matrices it has."""
+
+    m: Int32
+    n: Int32
+    l0: Int32
+    count: Int32
+
+
+class Pitches(NamedTuple):
+    """Elements between parts of the workspace, and between its rows."""
+
+    part: Int64
+    row: Int64
+
+
 @cute.kernel
 def reduce_kernel(
     types: cutlass.Constexpr,
-    workspace: Int64,
-    d: Int64,
-    m: Int32,
-    n: Int32,
-    l0: Int32,
-    batches: Int32,
-    part_pitch: Int64,
-    row_pitch: Int64,
-    d_strides: tuple,
+    ends: Ends,
+    matrices: Matrices,
+    pitches: Pitches,
+    d_steps: Steps,
     split_k: Int32,
     slices_log: Int32,
     scales: tuple,
@@ -56,6 +76,7 @@ def reduce_kernel(
     the size of D.
     """
     sums, dtype, stored, overlap, _, fused = types
+    (workspace, d), (m, n, l0, batches) = ends, matrices
     count = const_expr(128 // sums.width)  # rows of the workspace are padded to 16 bytes
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -73,15 +94,15 @@ def reduce_kernel(
     first = part * each
     mine = select(inside, cutlass.min(each, split_k - first), Int32(0))
     size = const_expr(sums.width // 8)
-    where = workspace + (Int64(first) * part_pitch + Int64(line) * row_pitch + column) * size
+    where = workspace + (Int64(first) * pitches.part + Int64(line) * pitches.row + column) * size
     batch = line // m
     i1 = batch // l0
     at = (line - batch * m, column, batch - i1 * l0, i1)
-    offset = sum(Int64(at[i]) * d_strides[i] for i in range(4))
+    offset = sum(Int64(i) * step for i, step in zip(at, d_steps, strict=True))
     if const_expr(overlap):  # all before this may overlap the kernel before this one
         wait_with(where, offset)
         cute.arch.griddepcontrol_launch_dependents()
-    add_parts(total, where, part_pitch * size, mine)
+    add_parts(total, where, pitches.part * size, mine)
     if slices_log > 0:
         add_slices(total, sums, count, thread, wide)
     if inside & (part == 0):
@@ -92,13 +113,13 @@ def reduce_kernel(
             values = finished(fused, taken, elements(total, 0, count), runs, site)
             gate = const_expr(2 if fused.epilogue.gate else 1)
             done = as_fragment(values)
-            offset += Int64(column // gate - column) * d_strides[1]
+            offset += Int64(column // gate - column) * d_steps.column
             where = d + offset * const_expr(dtype.width // 8)
             left = (n - column) // gate
-            store_total(done, where, d_strides[1], left, dtype, const_expr(stored == count))
+            store_total(done, where, d_steps.column, left, dtype, const_expr(stored == count))
         else:
             where = d + offset * const_expr(dtype.width // 8)
-            store_total(total, where, d_strides[1], n - column, dtype, stored == count)
+            store_total(total, where, d_steps.column, n - column, dtype, stored == count)
 
 
 def as_fragment(values: list) -> cute.Tensor:
@@ -158,12 +179,11 @@ def add_slices(
 @cute.jit
 def launch_reduction(
     types: cutlass.Constexpr,
-    workspace: Int64,
-    d: Int64,
+    ends: Ends,
     m: Int32,
     n: Int32,
-    batch: tuple,
-    d_strides: tuple,
+    batch: tuple[Int32, Int32],
+    d_steps: Steps,
     split_k: Int32,
     scales: tuple,
     stream: cuda.CUstream,
@@ -181,8 +201,8 @@ def launch_reduction(
             slices_log += select(more, Int32(1), Int32(0))
     wide = Int32(REDUCE_THREADS) >> slices_log
     reduce_kernel(
-        types, workspace, d, m, n, batch[0], batch[0] * batch[1], part_pitch, row_pitch,
-        d_strides, split_k, slices_log, scales, taken,
+        types, ends, Matrices(m, n, batch[0], batch[0] * batch[1]),
+        Pitches(part_pitch, row_pitch), d_steps, split_k, slices_log, scales, taken,
     ).launch(  # a block an SM: else ptxas spares registers, and waits for two loads at a time
         grid=(Int32((work + wide - 1) // wide), 1, 1),
         block=(REDUCE_THREADS, 1, 1), stream=stream, min_blocks_per_mp=1, use_pdl=overlap,
@@ -219,23 +239,14 @@ def reduce_parts(
         return
     m, n, l0, l1 = sizes
     d_m, d_n, d_l0, d_l1 = d_steps
-    lines, line, steps = (n, m, (d_n, d_m)) if spec.down else (m, n, (d_m, d_n))
+    lines, line, d_m, d_n = (n, m, d_n, d_m) if spec.down else (m, n, d_m, d_n)
     if spec.down and taken:  # columns of D are the lines here
         places, beside, *rest = taken
         taken = (places, tuple((n, m, *of) for m, n, *of in beside), *rest)
     launch_reduction(
-        spec.reduction,
-        parts,
-        d,
-        lines,
-        line,
-        (l0, l1),
-        (*steps, d_l0, d_l1),
-        split_k,
-        scales,
-        stream,
-        taken,
-    )
+        spec.reduction, Ends(parts, d), lines, line, (l0, l1), Steps(d_m, d_n, d_l0, d_l1),
+        split_k, scales, stream, taken,
+    )  # fmt: skip
 
 
 reduce_kernel.set_name_prefix("split_reduce", remove_cutlass_symbol=True, keep_mangled_name=False)

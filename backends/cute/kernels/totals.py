@@ -16,6 +16,7 @@ Then the threads of a CTA add up in shared memory, in order.
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -29,12 +30,22 @@ from unigemm.problem.matrix import MatrixType
 from ...common.workspace import TOTALS_UNIT, kept_totals, totals_pitch
 from .device import CUTE_TYPES, Spec, global_vector, read, select, write
 from .grouped import bound_of, group_range
+from .host_arguments import Steps, batch_offset
 from .reduction import add_parts, add_slices
 
 __all__ = ["with_totals"]
 
 _WARPS, _LANES = 16, 32
 _THREADS = _WARPS * _LANES
+
+
+class Matrices(NamedTuple):
+    """Rows and columns of the values, and how many such matrices there are along L0 and L1."""
+
+    m: Int32
+    n: Int32
+    l0: Int32
+    l1: Int32
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,7 @@ def with_totals(
     # Of groups one after the other there is one matrix.
     count = 1 if const_expr(is_divided(problem.groups)) else l0
     inner = Int64(0) if const_expr(is_divided(problem.groups)) else pitch * m
-    dense = (pitch, Int64(1), inner, pitch * m * count)
+    dense = Steps(pitch, Int64(1), inner, pitch * m * count)
     apart = pitch * totals_pitch(m) * count * l1 * kind.itemsize
     kept, sources = [], []
     for step in epilogue.totals:
@@ -90,7 +101,7 @@ def with_totals(
             sources.append((workspace, dense))
             workspace += apart
         else:
-            sources.append((d, d_steps))
+            sources.append((d, Steps(*d_steps)))
     beside = Beside(MatrixType(kind, "n", TOTALS_UNIT * kind.itemsize), "mn")
     own = replace(
         epilogue,
@@ -111,7 +122,13 @@ def with_totals(
     for i, x in enumerate(epilogue.totalled):
         total = Total(CUTE_TYPES[kind], CUTE_TYPES[x.matrix.dtype], x.along, problem.groups)
         launch_total(
-            total, *sources[i], places[first + i], steps[first + i], (m, n, l0, l1), offsets, stream
+            total,
+            *sources[i],
+            places[first + i],
+            Steps(*steps[first + i]),
+            Matrices(m, n, l0, l1),
+            offsets,
+            stream,
         )
 
 
@@ -122,15 +139,15 @@ def is_divided(groups: Groups | None) -> bool:
 
 @cute.jit
 def launch_total(
-    total: cutlass.Constexpr, source: Int64, steps: tuple, target: Int64, to: tuple, sizes: tuple,
-    offsets: tuple, stream: cuda.CUstream,
+    total: cutlass.Constexpr, source: Int64, steps: Steps, target: Int64, to: Steps,
+    sizes: Matrices, offsets: tuple[Int64, ...], stream: cuda.CUstream,
 ) -> None:  # fmt: skip
     """Add up values that lie at a source, and add them to the sums at a target.
 
     Steps are of (row, column, L0, L1); where a sum's are 0 along L0 or L1, that is added up.
     """
     m, n, l0, l1 = sizes
-    apart = (select(to[2] != 0, l0, Int32(1)), select(to[3] != 0, l1, Int32(1)))
+    apart = (select(to.l0 != 0, l0, Int32(1)), select(to.l1 != 0, l1, Int32(1)))
     ctas = apart[0] * apart[1]
     if const_expr("m" in total.along):
         ctas *= m
@@ -143,8 +160,8 @@ def launch_total(
 
 @cute.kernel
 def total_kernel(
-    total: cutlass.Constexpr, source: Int64, steps: tuple, target: Int64, to: tuple, sizes: tuple,
-    apart: tuple, offsets: tuple,
+    total: cutlass.Constexpr, source: Int64, steps: Steps, target: Int64, to: Steps,
+    sizes: Matrices, apart: tuple[Int32, Int32], offsets: tuple[Int64, ...],
 ) -> None:  # fmt: skip
     """Add up one sum, or 32 of neighbouring columns; `apart` is how many there are of a stack."""
     m, n, l0, l1 = sizes
@@ -165,7 +182,7 @@ def total_kernel(
     sums = cute.make_rmem_tensor(1, total.values)
     sums.fill(0.0)
     every = const_expr(_WARPS if "n" in total.along else _THREADS)
-    along = steps[0] if const_expr("n" in total.along) else steps[1]
+    along = steps.row if const_expr("n" in total.along) else steps.column
     for j1 in cutlass.range(l1 // apart[1], unroll=1):
         for j0 in cutlass.range(l0 // apart[0], unroll=1):
             rows, columns = there(total, offsets, i0 + j0, (row, column), sizes)
@@ -175,13 +192,15 @@ def total_kernel(
                 first, end, lines = columns[0] + thread, columns[1], rows
             inside = here & (first < end) & (columns[0] < columns[1])
             count = select(inside, (end - first + every - 1) // every, Int32(0))
-            where = source + (Int64(i0 + j0) * steps[2] + Int64(i1 + j1) * steps[3]) * size
+            where = source + batch_offset(steps, (i0 + j0, i1 + j1)) * size
             if const_expr("n" in total.along):
-                where += (Int64(first) * steps[0] + Int64(column) * steps[1]) * size
+                where += (Int64(first) * steps.row + Int64(column) * steps.column) * size
             else:
-                where += Int64(first) * steps[1] * size
+                where += Int64(first) * steps.column * size
             for line in cutlass.range(lines[0], lines[1], unroll=1):
-                of_line = Int64(line) * steps[0] if const_expr("n" not in total.along) else Int64(0)
+                of_line = (
+                    Int64(line) * steps.row if const_expr("n" not in total.along) else Int64(0)
+                )
                 add_parts(sums, where + of_line * size, along * every * size, count)
     add_slices(sums, total.values, 1, thread, Int32(_LANES), _THREADS)
     value = sums[0]
@@ -191,12 +210,16 @@ def total_kernel(
             value += cute.arch.shuffle_sync_bfly(value, step)
         writes = thread == 0
     of_sums = const_expr(total.sums.width // 8)
-    place = Int64(row) * to[0] + Int64(column) * to[1] + Int64(i0) * to[2] + Int64(i1) * to[3]
-    add_if(writes, target + place * of_sums, value, total.sums)
+    offset = Int64(row) * to.row + Int64(column) * to.column + Int64(i0) * to.l0 + Int64(i1) * to.l1
+    add_if(writes, target + offset * of_sums, value, total.sums)
 
 
 def there(
-    total: Total, offsets: tuple, group: Int32, place: tuple[Int32, Int32], sizes: tuple
+    total: Total,
+    offsets: tuple[Int64, ...],
+    group: Int32,
+    index: tuple[Int32, Int32],
+    sizes: Matrices,
 ) -> list[tuple[Int32, Int32]]:
     """Return the rows and the columns whose values a sum has, of a product of a stack or a group.
 
@@ -207,12 +230,12 @@ def there(
         first, end = Int32(0), sizes[i]
         kind = total.groups
         if kind is not None and kind.along == name:
-            groups = (*offsets, sizes[2], sizes[i])
+            groups = (*offsets, sizes.l0, sizes[i])
             first, end = group_range(kind, groups, group)
             first = Int32(0) if kind.stacked else first
             end = bound_of(kind, groups, group) if kind.stacked else end
         if name in total.along:
-            own = place[i]
+            own = index[i]
             inside = (own >= first) & (own < end)
             first, end = own, select(inside, own + 1, own)
         found.append((first, end))

@@ -13,7 +13,7 @@ read once, but for rows, which a CTA reads twice: the second time from its L1 or
 # As other device code: what the DSL makes of these operators is not in its types.
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -35,6 +35,42 @@ _BLOCKS = _THREADS // LANES  # of a CTA
 _MOST_CTAS = 2048  # that raise one number
 
 
+class Addresses(NamedTuple):
+    """Where the array, the result and the scales begin."""
+
+    x: Int64
+    result: Int64
+    scales: Int64
+
+
+class ArraySteps(NamedTuple):
+    """Elements between neighbours along a row, between rows, and along each stacked dimension."""
+
+    column: Int64
+    row: Int64
+    stack: tuple[Int64, ...]
+
+
+class Steps(NamedTuple):
+    """Of the array, of the result and of the scales."""
+
+    x: ArraySteps
+    result: ArraySteps
+    scales: ArraySteps
+
+
+class Dealt(NamedTuple):
+    """How items are dealt: blocks along a row and down a matrix, rows, all stack extents but one.
+
+    The last extent of the stack divides nothing.
+    """
+
+    blocks: Divisor
+    down: Divisor
+    rows: Divisor
+    stack: tuple[Divisor, ...]
+
+
 def example_arguments() -> list:
     """Return arguments of the host function's types, for compiling.
 
@@ -52,17 +88,19 @@ def make_host(kind: Kind) -> Callable:
 
     @cute.jit
     def gemm(*arguments: Any) -> None:
-        places, extents = tuple(arguments[:3]), tuple(arguments[3 : 3 + count])
-        steps = tuple(tuple(arguments[3 + count * i : 3 + count * (i + 1)]) for i in range(1, 4))
-        launch_quantize(kind, places, extents, steps, arguments[-1])
+        addresses, extents = Addresses(*arguments[:3]), tuple(arguments[3 : 3 + count])
+        of_arrays = [arguments[3 + count * i : 3 + count * (i + 1)] for i in range(1, 4)]
+        steps = Steps(*(ArraySteps(k, m, tuple(stack)) for k, m, *stack in of_arrays))
+        launch_quantize(kind, addresses, extents, steps, arguments[-1])
 
     return gemm
 
 
 @cute.jit
 def launch_quantize(
-    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, stream: cuda.CUstream
-) -> None:
+    kind: cutlass.Constexpr, addresses: Addresses, extents: tuple[Int32, ...], steps: Steps,
+    stream: cuda.CUstream,
+) -> None:  # fmt: skip
     """Launch what rounds one array."""
     k, m, *stack = extents
     matrices = Int32(1)
@@ -72,20 +110,21 @@ def launch_quantize(
     down = cutlass.max((m + BLOCK - 1) // BLOCK, Int32(1))
     items = matrices * m * blocks
     rows = cutlass.max(m, Int32(1))
-    dealt = (Divisor(blocks), Divisor(down), Divisor(rows), *(Divisor(x) for x in stack[:-1]))
+    of_stack = tuple(Divisor(x) for x in stack[:-1])
+    dealt = Dealt(Divisor(blocks), Divisor(down), Divisor(rows), of_stack)
     ctas = cutlass.max((items + _BLOCKS - 1) // _BLOCKS, Int32(1))
     if const_expr(kind.sharing == "tensor"):
         some = cutlass.min(ctas, Int32(_MOST_CTAS))
-        start_kernel(places[2]).launch(grid=(1, 1, 1), block=(1, 1, 1), stream=stream)
-        largest_kernel(kind, places, k, steps, items, dealt).launch(
+        start_kernel(addresses.scales).launch(grid=(1, 1, 1), block=(1, 1, 1), stream=stream)
+        largest_kernel(kind, addresses, k, steps, items, dealt).launch(
             grid=(some, 1, 1), block=(_THREADS, 1, 1), stream=stream
         )
-        scale_kernel(kind, places[2]).launch(grid=(1, 1, 1), block=(1, 1, 1), stream=stream)
+        scale_kernel(kind, addresses.scales).launch(grid=(1, 1, 1), block=(1, 1, 1), stream=stream)
     elif const_expr(kind.sharing == "128x128"):
         ctas = matrices * down * blocks
     elif const_expr(kind.sharing == "row"):
         ctas = matrices * m
-    quantize_kernel(kind, places, (k, m), steps, items, dealt).launch(
+    quantize_kernel(kind, addresses, (k, m), steps, items, dealt).launch(
         grid=(ctas, 1, 1), block=(_THREADS, 1, 1), stream=stream
     )
 
@@ -98,8 +137,9 @@ def start_kernel(scale: Int64) -> None:
 
 @cute.kernel
 def largest_kernel(
-    kind: cutlass.Constexpr, places: tuple, k: Int32, steps: tuple, items: Int32, dealt: tuple
-) -> None:
+    kind: cutlass.Constexpr, addresses: Addresses, k: Int32, steps: Steps, items: Int32,
+    dealt: Dealt,
+) -> None:  # fmt: skip
     """Raise a number to the largest magnitude of an array; as integers they have that order."""
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -110,14 +150,14 @@ def largest_kernel(
     first = block * _BLOCKS + thread // LANES
     for i in cutlass.range((items - block * _BLOCKS + every - 1) // every, unroll=2):
         item = first + every * i
-        values, _, _ = item_values(kind, places, k, steps, item, items, dealt, thread)
+        values, _, _ = item_values(kind, addresses, k, steps, item, items, dealt, thread)
         for e in range_constexpr(OWN):
             most[0] = larger(most[0], values[e])
     total = largest_of_cta(most[0], thread)
     if thread == 0:
         cute.arch.inline_ptx(
             "{ .reg .b32 bits; mov.b32 bits, {$r1}; red.global.max.u32 [{$r0}], bits; }",
-            read_only_args=[places[2], total],
+            read_only_args=[addresses.scales, total],
         )
 
 
@@ -131,82 +171,85 @@ def scale_kernel(kind: cutlass.Constexpr, scale: Int64) -> None:
 
 @cute.kernel
 def quantize_kernel(
-    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, items: Int32,
-    dealt: tuple,
+    kind: cutlass.Constexpr, addresses: Addresses, extents: tuple[Int32, Int32], steps: Steps,
+    items: Int32, dealt: Dealt,
 ) -> None:  # fmt: skip
     """Round what a CTA has, and write its scales."""
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     if const_expr(kind.sharing == "row"):
-        quantize_row(kind, places, extents[0], steps, Int32(block), dealt, thread)
+        quantize_row(kind, addresses, extents[0], steps, Int32(block), dealt, thread)
     elif const_expr(kind.sharing == "128x128"):
-        quantize_square(kind, places, extents, steps, Int32(block), dealt, thread)
+        quantize_square(kind, addresses, extents, steps, Int32(block), dealt, thread)
     else:
         item = block * _BLOCKS + thread // LANES
         values, line, column = item_values(
-            kind, places, extents[0], steps, item, items, dealt, thread
+            kind, addresses, extents[0], steps, item, items, dealt, thread
         )
         inverse = Float32(1.0)
         if const_expr(kind.sharing == "tensor"):
-            inverse = Float32(1.0) / read(global_vector(places[2], Float32, 1), 1)[0]
+            inverse = Float32(1.0) / read(global_vector(addresses.scales, Float32, 1), 1)[0]
         else:
             most = largest_of_lanes(largest_of(values), LANES)
             scale, inverse = scale_of_largest(most, kind.result)
             if (item < items) & (thread % LANES == 0):
-                at = offset(kind, line, dealt, steps[2]) + Int64(column // BLOCK) * steps[2][0]
-                write([scale], global_vector(places[2] + at * 4, Float32, 1))
+                at = (
+                    offset(kind, line, dealt, steps.scales)
+                    + Int64(column // BLOCK) * steps.scales.column
+                )
+                write([scale], global_vector(addresses.scales + at * 4, Float32, 1))
         if item < items:
-            into = places[1] + offset(kind, line, dealt, steps[1])
-            store(kind, values, 0, inverse, into, column, extents[0], steps[1][0])
+            into = addresses.result + offset(kind, line, dealt, steps.result)
+            store(kind, values, 0, inverse, into, column, extents[0], steps.result.column)
 
 
 @cute.jit
 def quantize_square(
-    kind: cutlass.Constexpr, places: tuple, extents: tuple, steps: tuple, block: Int32,
-    dealt: tuple, thread: Int32,
+    kind: cutlass.Constexpr, addresses: Addresses, extents: tuple[Int32, Int32], steps: Steps,
+    block: Int32, dealt: Dealt, thread: Int32,
 ) -> None:  # fmt: skip
     """Round a block of 128 by 128 that a CTA holds."""
     k, m = extents
     size = const_expr(kind.source.itemsize)
-    tall, across = divmod(block, dealt[0])
+    tall, across = divmod(block, dealt.blocks)
     matrix, square = Int32(0), tall
     if const_expr(kind.stacked):
-        matrix, square = divmod(tall, dealt[1])
+        matrix, square = divmod(tall, dealt.down)
     column = across * BLOCK + thread % LANES * OWN
     first = square * BLOCK + thread // LANES
     of_x, of_q, of_scales = (of_matrix(kind, matrix, dealt, each) for each in steps)
-    where = places[0] + (of_x + Int64(first) * steps[0][1]) * size
-    into = places[1] + of_q + Int64(first) * steps[1][1]
+    where = addresses.x + (of_x + Int64(first) * steps.x.row) * size
+    into = addresses.result + of_q + Int64(first) * steps.result.row
     count = const_expr(BLOCK // _BLOCKS)
     values = cute.make_rmem_tensor(count * OWN, Float32)
     values.fill(0.0)
     for i in range_constexpr(count):
         if first + i * _BLOCKS < m:
-            line = where + i * _BLOCKS * steps[0][1] * size
-            load(kind, values, i * OWN, line, column, k, steps[0][0])
+            line = where + i * _BLOCKS * steps.x.row * size
+            load(kind, values, i * OWN, line, column, k, steps.x.column)
     most = Float32(0.0)
     for i in range_constexpr(count):
         for e in range_constexpr(OWN):
             most = larger(most, values[i * OWN + e])
     scale, inverse = scale_of_largest(largest_of_cta(most, thread), kind.result)
     if thread == 0:
-        at = of_scales + Int64(square) * steps[2][1] + Int64(across) * steps[2][0]
-        write([scale], global_vector(places[2] + at * 4, Float32, 1))
+        at = of_scales + Int64(square) * steps.scales.row + Int64(across) * steps.scales.column
+        write([scale], global_vector(addresses.scales + at * 4, Float32, 1))
     for i in range_constexpr(count):
         if first + i * _BLOCKS < m:
-            line = into + i * _BLOCKS * steps[1][1]
-            store(kind, values, i * OWN, inverse, line, column, k, steps[1][0])
+            line = into + i * _BLOCKS * steps.result.row
+            store(kind, values, i * OWN, inverse, line, column, k, steps.result.column)
 
 
 @cute.jit
 def quantize_row(
-    kind: cutlass.Constexpr, places: tuple, k: Int32, steps: tuple, line: Int32, dealt: tuple,
-    thread: Int32,
+    kind: cutlass.Constexpr, addresses: Addresses, k: Int32, steps: Steps, line: Int32,
+    dealt: Dealt, thread: Int32,
 ) -> None:  # fmt: skip
     """Round a row, which a CTA reads twice."""
     size = const_expr(kind.source.itemsize)
-    where = places[0] + offset(kind, line, dealt, steps[0]) * size
-    into = places[1] + offset(kind, line, dealt, steps[1])
+    where = addresses.x + offset(kind, line, dealt, steps.x) * size
+    into = addresses.result + offset(kind, line, dealt, steps.result)
     every = const_expr(_THREADS * OWN)
     rounds = (k + every - 1) // every
     most = cute.make_rmem_tensor(1, Float32)
@@ -214,34 +257,34 @@ def quantize_row(
     for i in cutlass.range(rounds, unroll=2):
         values = cute.make_rmem_tensor(OWN, Float32)
         values.fill(0.0)
-        load(kind, values, 0, where, i * every + thread * OWN, k, steps[0][0])
+        load(kind, values, 0, where, i * every + thread * OWN, k, steps.x.column)
         for e in range_constexpr(OWN):
             most[0] = larger(most[0], values[e])
     scale, inverse = scale_of_largest(largest_of_cta(most[0], thread), kind.result)
     if thread == 0:
-        at = places[2] + offset(kind, line, dealt, steps[2]) * 4
+        at = addresses.scales + offset(kind, line, dealt, steps.scales) * 4
         write([scale], global_vector(at, Float32, 1))
     for i in cutlass.range(rounds, unroll=2):
         values = cute.make_rmem_tensor(OWN, Float32)
         values.fill(0.0)
         column = i * every + thread * OWN
-        load(kind, values, 0, where, column, k, steps[0][0])
-        store(kind, values, 0, inverse, into, column, k, steps[1][0])
+        load(kind, values, 0, where, column, k, steps.x.column)
+        store(kind, values, 0, inverse, into, column, k, steps.result.column)
 
 
 @cute.jit
 def item_values(
-    kind: cutlass.Constexpr, places: tuple, k: Int32, steps: tuple, item: Int32, items: Int32,
-    dealt: tuple, thread: Int32,
-) -> tuple:  # fmt: skip
+    kind: cutlass.Constexpr, addresses: Addresses, k: Int32, steps: Steps, item: Int32,
+    items: Int32, dealt: Dealt, thread: Int32,
+) -> tuple[cute.Tensor, Int32, Int32]:  # fmt: skip
     """Return what a lane has of 128 neighbours of a row, zeros beyond; the row, and the column."""
-    line, block = divmod(item, dealt[0])
+    line, block = divmod(item, dealt.blocks)
     column = block * BLOCK + thread % LANES * OWN
     values = cute.make_rmem_tensor(OWN, Float32)
     values.fill(0.0)
     if item < items:
-        where = places[0] + offset(kind, line, dealt, steps[0]) * kind.source.itemsize
-        load(kind, values, 0, where, column, k, steps[0][0])
+        where = addresses.x + offset(kind, line, dealt, steps.x) * kind.source.itemsize
+        load(kind, values, 0, where, column, k, steps.x.column)
     return values, line, column
 
 
@@ -265,23 +308,23 @@ def largest_of_cta(most: Float32, thread: Int32) -> Float32:
     return largest_of_lanes(read(shared_vector(kept, thread % _WARPS, 1), 1)[0], _WARPS)
 
 
-def offset(kind: Kind, line: Int32, dealt: tuple, steps: tuple) -> Int64:
+def offset(kind: Kind, line: Int32, dealt: Dealt, steps: ArraySteps) -> Int64:
     """Return the elements up to a row, of which there are M in each matrix of a stack."""
     if not kind.stacked:
-        return Int64(line) * steps[1]
-    matrix, row = divmod(line, dealt[2])
-    return Int64(row) * steps[1] + of_matrix(kind, matrix, dealt, steps)
+        return Int64(line) * steps.row
+    matrix, row = divmod(line, dealt.rows)
+    return Int64(row) * steps.row + of_matrix(kind, matrix, dealt, steps)
 
 
-def of_matrix(kind: Kind, matrix: Int32, dealt: tuple, steps: tuple) -> Int64:
+def of_matrix(kind: Kind, matrix: Int32, dealt: Dealt, steps: ArraySteps) -> Int64:
     """Return the elements up to a matrix of a stack, whose first dimension runs fastest."""
     total = Int64(0)
     if not kind.stacked:
         return total
-    for divisor, step in zip(dealt[3:], steps[2:-1], strict=True):
-        matrix, place = divmod(matrix, divisor)
-        total += Int64(place) * step
-    return total + Int64(matrix) * steps[-1]
+    for divisor, step in zip(dealt.stack, steps.stack[:-1], strict=True):
+        matrix, index = divmod(matrix, divisor)
+        total += Int64(index) * step
+    return total + Int64(matrix) * steps.stack[-1]
 
 
 @cute.jit
