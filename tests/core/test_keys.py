@@ -35,6 +35,7 @@ BACKENDS = [name for name in backend_names() if backend_named(name).compiles]
 SHARED = {
     "extents": "sizes are arguments of a launch",
     "problem.quantized_rows": "another kernel rounds them",
+    "problem.quantized_by": "another kernel rounds them",
     "problem.deterministic": "every kernel adds in one order; it decides what is offered",
     "config.raster": "the order of tiles is an argument",
     "config.split_k": "into how many parts K is cut is an argument, where it is cut at all",

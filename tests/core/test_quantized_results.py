@@ -163,6 +163,11 @@ def test_groups_have_no_scales_that_would_be_of_several_or_of_none():
     a, b = np.ones((2, 4, 8), np.float32), np.ones((8, 300), np.float32)
     with pytest.raises(unigemm.UnsupportedProblem, match=r'columns are divided.*"row"'):
         unigemm.grouped_matmul(a, b, np.array([100, 300]), quantize_out=(1, 128))
+    gate = {"activation": "swiglu", "gate_layout": "halves", "quantize_out": (1, 128)}
+    spec, ends = unigemm.ArraySpec, unigemm.ArraySpec((2,), "int64")
+    with pytest.raises(unigemm.UnsupportedProblem, match=r'"untouched" leaves.*pass'):
+        unigemm.plan(spec((9, 8), "bfloat16"), spec((2, 8, 4), "bfloat16"), offsets=ends, **gate,
+                     rest="untouched", target="h100")  # fmt: skip
     with pytest.raises(unigemm.UnsupportedProblem, match=r'"untouched" leaves.*pass'):
         unigemm.grouped_matmul(
             b.T, np.ones((2, 8, 3), np.float32), np.array([100, 300]), rest="untouched",

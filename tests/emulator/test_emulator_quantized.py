@@ -136,9 +136,20 @@ def test_who_writes_no_scales_says_what_does():
             unigemm.plan(a, b, quantize_out=(1, 128), target=target, dtype="int8")
         rows = unigemm.plan(a, b, quantize_out="row", target=target, dtype="int8")
         assert rows.problem.quantized_rows is DType.INT8
-    with pytest.raises(unigemm.UnsupportedProblem, match='take quantize_out="row"'):
-        unigemm.plan(a, b, quantize_out=(1, 128), target="sm_90a", activation="swiglu",
-                     gate_layout="halves")  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "bfloat16"])
+def test_gated_results_have_scales_of_blocks_by_a_second_pass(kind, layout):
+    a, b = draw((37, 64), kind, 20), draw((600, 64), kind, 21).T
+    gate = {"activation": "swiglu", "gate_layout": layout}
+    gate |= {"scale_a": np.full((37, 1), 0.5, np.float32)} if kind == "float8_e4m3fn" else {}
+    with emulator.device("sm_90a"):
+        check(a, b, (1, 128), "float8_e4m3fn", **gate)
+        plan = unigemm.plan(a, b, quantize_out=(1, 128), **gate)
+        assert "a second pass rounds each 128 of rows to float8_e4m3fn" in plan.explain()
+        assert unigemm.Plan.from_json(plan.to_json()) == plan
+        check(a, b, (1, 128), "float8_e4m3fn", plan=plan, **gate)
 
 
 @pytest.mark.parametrize("block", ["row", (1, 128)])

@@ -38,6 +38,7 @@ from ..runtime.quantized_results import (
     scales_layout,
     second_pass,
     with_quantized_results,
+    with_second_pass,
 )
 from ..runtime.scale_arguments import scales_of
 
@@ -335,23 +336,26 @@ def _planned_call(
     wanted = asked.with_named_backend(wanted)
     asked.check_options(wanted)
     wanted = with_quantized_results(wanted, a.dtype, ())
+    wanted = with_second_pass(wanted, dict(told), on_host=False)
     sharing = wanted.quantize_out
     names, values = scales.brought, [1.0] if scales.brought else []
     for name in scales.factors:
         values[0] *= of_scales[name]
     more: tuple[tuple[str, ...], tuple[float, ...]] = ((), ())
     if given or sharing is not None:
-        in_kernel = scales_of_d[0] if sharing == "1x128" else None
+        in_kernel = scales_of_d[0] if scales_of_d and not wanted.behind else None
         fusion = fusion_for(
             given, (a, b, d), lambda x, name: x, None, False, on_host=False, quantized=in_kernel
         )
         wanted = replace(wanted, epilogue=fusion.epilogue, beside=fusion.layouts)
-        first = (SCALES,) if sharing == "row" else ()
+        first = (SCALES,) if wanted.behind else ()
         more = (*first, *fusion.names), tuple(given[x] for x in fusion.numbers)
     gemm = asked.stated(a, b, asked.describe(a, b, None, wanted), wanted)
     behind = None
-    if sharing == "row":
-        behind = partial(second_pass, a=a.dtype, d=d, scales=scales_of_d[0], place=scales.taken)
+    if wanted.behind:
+        behind = partial(
+            second_pass, a=a.dtype, d=d, scales=scales_of_d[0], place=scales.taken, sharing=sharing
+        )
     workspace, launchers = _launchers(gemm, wanted, behind)
     taken = partial(_taken, names, tuple(values), *more)
     own = (*(name for name, _ in arrays), *(SCALES,) * len(scales_of_d))

@@ -158,14 +158,14 @@ def _head(plan: Plan) -> list[str]:
 
 
 def _second_pass(plan: Plan) -> str:
-    """Say what rounding the rows costs, at the rate of the device's memory."""
+    """Say what rounding in a second pass costs, at the rate of the device's memory."""
     e, size = plan.extents, plan.problem.d.dtype.itemsize
     count = (
         e.batch * e.m * e.n // (2 if plan.problem.epilogue and plan.problem.epilogue.gate else 1)
     )
     text = (
-        f"a second pass rounds rows to {plan.problem.quantized_rows}: D is {count * size} bytes of "
-        "workspace"
+        f"a second pass rounds {plan.problem.quantized} to {plan.problem.quantized_rows}: D is "
+        f"{count * size} bytes of workspace"
     )
     if not plan.target.is_gpu:
         return text

@@ -82,7 +82,8 @@ class Problem:
     operands that are converted to that type where they are read, which also decides what the sums
     are in; D is of that type, or what such sums are rounded to. Its epilogue is in the type of the
     sums where they are exact. Where there are `quantized_rows`, D lies in the workspace, and a
-    second pass rounds its rows to that type, with a scale each.
+    second pass rounds its rows to that type, with a scale each, or one for each 128 neighbours, as
+    `quantized_by` says.
 
     D is never "m"-major: `unigemm.problem.canonical` states such a product as its transpose, D' =
     B' A'. (A backend may turn a product again, for a kernel of its own: `Config.swap_ab`.)
@@ -100,6 +101,12 @@ class Problem:
     groups: Groups | None = None
     converted: DType | None = None
     quantized_rows: DType | None = None
+    quantized_by: Literal["row", "1x128"] = "row"
+
+    @property
+    def quantized(self) -> str:
+        """What of D has a scale by a second pass, in words."""
+        return "rows" if self.quantized_by == "row" else "each 128 of rows"
 
     @property
     def scaled(self) -> bool:
@@ -167,7 +174,7 @@ class Problem:
             (self.epilogue, f"{self.epilogue}"),
             (self.groups, f"{self.groups}"),
             (self.converted, f"read as {self.converted}"),
-            (self.quantized_rows, f"then rows quantised to {self.quantized_rows}"),
+            (self.quantized_rows, f"then {self.quantized} quantised to {self.quantized_rows}"),
         )
         return ", ".join(words for there, words in parts if there)
 

@@ -104,7 +104,7 @@ def sharing_asked(block: Any) -> Sharing:
 def sharing_of_result(problem: Problem) -> Sharing | None:
     """Return what shares a scale of a problem's result; None where it has none."""
     if problem.quantized_rows is not None:
-        return "row"
+        return problem.quantized_by
     return "1x128" if problem.epilogue is not None and problem.epilogue.quantized else None
 
 

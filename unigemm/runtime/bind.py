@@ -55,6 +55,7 @@ from .quantized_results import (
     scales_of_result,
     second_pass,
     with_quantized_results,
+    with_second_pass,
 )
 from .request import Request
 from .scale_arguments import Scales, scales_of
@@ -97,8 +98,9 @@ def bind(library: Library, request: Request) -> Bound:
     of_scales = see.operands.copy()  # and the ends of groups
     see.operands.clear()
     if options.quantize_out is not None:  # of other calls NumPy may multiply what no kernel reads
-        kind = library.operand(request.a, "a").dtype
-        options = with_quantized_results(options, kind, request.results)
+        first = library.operand(request.a, "a")
+        options = with_quantized_results(options, first.dtype, request.results)
+        options = with_second_pass(options, arguments, on_host=first.device == HOST)
     options = _converting(library, request, options, fused=bool(arguments))
     fusion = None
     in_place = False
@@ -192,7 +194,7 @@ def _bound(
     made = _results(len(returned) if z is None else 0)
     at = {name: i for i, name in enumerate((*arrays.names, *made))} | {"": -1}
     names = () if fusion is None else (*fusion.names, *(("amax_out",) * fusion.largest))
-    names = (SCALES, *names) if options.quantize_out == "row" else names
+    names = (SCALES, *names) if options.behind else names
     index = -1 if device == HOST else device.index
     empty = 0 in layout.shape
     form = options.form
@@ -236,7 +238,8 @@ def _bound(
     scratch = plan.workspace_bytes
     if gemm.problem.quantized_rows is not None:
         assert quantized is not None
-        behind = second_pass(launch, x.dtype, layout, quantized, device, scales.taken)
+        by = gemm.problem.quantized_by
+        behind = second_pass(launch, x.dtype, layout, quantized, device, scales.taken, by)
         launch, scratch = behind.launch, scratch + behind.bytes
     workspace = library.maker((scratch,), None, device) if scratch else None
     return bound(launch=launch, workspace=workspace, workspace_bytes=scratch, plan=plan)
@@ -303,7 +306,7 @@ def _fused(
         form=options.form, exact=options.converted in EXACT,
     )  # fmt: skip
     sharing = options.quantize_out
-    if sharing == "1x128":
+    if sharing is not None and not options.behind:
         seen = see(arrays[SCALES], SCALES) if SCALES in arrays else None
         shape = fused_shape(given, x.shape, y.shape, options.form)
         stated_for = partial(stated_for, quantized=scales_layout(seen, shape, sharing))
@@ -315,7 +318,7 @@ def _fused(
             raise DeviceMismatch(f"{name} is on {operand.device} and a is on {x.device}; move it")
     if sharing is None:
         fusion = _with_outputs(fusion, request.results[1:], see, z, options.form)
-    elif sharing == "row":
+    elif options.behind:
         refuse_more_results(fusion.returned)
         if SCALES in arrays:
             see(arrays[SCALES], SCALES)

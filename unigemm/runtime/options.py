@@ -63,6 +63,7 @@ class Options:
     epilogue: Epilogue | None = None  # without the classes of its arrays
     beside: tuple[Layout, ...] = ()  # these arrays
     quantize_out: Any = None  # as the caller writes it, then a `Sharing`
+    behind: bool = False  # whether a second pass rounds that
     converted: DType | None = None  # what a GPU converts the operands to as it reads them
 
     @classmethod
@@ -141,8 +142,7 @@ def describe(
 def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
     """Return the canonical product of a call whose layouts are known."""
     form = options.form
-    rows = options.quantize_out == "row"
-    whole = intermediate(a.dtype, d) if rows else d
+    whole = intermediate(a.dtype, d, options.quantize_out) if options.behind else d
     if form is not None and form.groups is not None:
         gemm = grouped(
             a,
@@ -172,8 +172,9 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
             beside=options.beside,
             converted=options.converted,
         )
-    if rows:
-        gemm = replace(gemm, problem=replace(gemm.problem, quantized_rows=d.dtype))
+    if options.behind:
+        rounded = {"quantized_rows": d.dtype, "quantized_by": options.quantize_out}
+        gemm = replace(gemm, problem=replace(gemm.problem, **rounded))
     return gemm
 
 
@@ -307,6 +308,7 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
         ("epilogue", plan.problem.epilogue, gemm.problem.epilogue),
         ("groups", plan.problem.groups, gemm.problem.groups),
         ("what rows are quantised to", plan.problem.quantized_rows, gemm.problem.quantized_rows),
+        ("by what these are", plan.problem.quantized_by, gemm.problem.quantized_by),
         ("what operands are read as", plan.problem.converted, gemm.problem.converted),
         ("batch_invariant", plan.problem.batch_invariant, gemm.problem.batch_invariant),
         ("size", plan.extents, gemm.extents),

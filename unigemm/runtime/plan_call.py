@@ -33,6 +33,7 @@ from .quantized_results import (
     refuse_more_results,
     scales_layout,
     with_quantized_results,
+    with_second_pass,
 )
 from .request import Request
 from .result_type import plain
@@ -218,7 +219,8 @@ def _with_epilogue(
     out = layouts.get("out")
     in_place = "c" in given and given["c"] is named.get("out")
     quantized = None
-    if options.quantize_out == "1x128":
+    options = with_second_pass(options, given, on_host=on_host)
+    if options.quantize_out is not None and not options.behind:
         shape = fused_shape(given, layouts["a"].shape, layouts["b"].shape, options.form)
         quantized = scales_layout(None, shape, options.quantize_out)
     fusion = fusion_for(
@@ -232,7 +234,7 @@ def _with_epilogue(
         exact=options.converted in EXACT,
         quantized=quantized,
     )
-    if options.quantize_out == "row":
+    if options.behind:
         refuse_more_results(fusion.returned)
     return replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
 

@@ -2,6 +2,7 @@
 
 Scales of 128 neighbours are written by the kernel that multiplies. A row's is not known before the
 row is, which several tiles have: the product goes into the workspace, and a second pass rounds it.
+So it is on GPUs where a gated activation makes one column of two, as no tile has 128 such.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ __all__ = [
     "scales_of_result",
     "second_pass",
     "with_quantized_results",
+    "with_second_pass",
 ]
 
 #: How the array of scales is called among a call's arrays: the second result.
@@ -71,8 +73,11 @@ def with_quantized_results(options: Options, a: DType, results: tuple[Any, ...])
     if options.quantize_out is None:
         return options
     sharing = sharing_asked(options.quantize_out)
-    if options.form is not None:
-        _refuse_groups(options.form, sharing)
+    if options.form is not None and sharing == "1x128" and options.form.along == "n":
+        raise UnsupportedProblem(
+            "the columns are divided, so that 128 neighbours of a row are of several groups; pass "
+            'quantize_out="row", or compute the transpose, whose rows are divided'
+        )
     if results and len(results) != 2:
         raise UnsupportedProblem(
             "quantize_out gives a result and its scales, and out is one array; pass a pair"
@@ -86,25 +91,34 @@ def with_quantized_results(options: Options, a: DType, results: tuple[Any, ...])
     return replace(options, quantize_out=sharing, dtype=dtype)
 
 
-def _refuse_groups(form: Form, sharing: Sharing) -> None:
-    """Refuse scales that groups do not have.
+def with_second_pass(options: Options, given: Mapping[str, Any], *, on_host: bool) -> Options:
+    """Return the options of a call with whether a second pass rounds its result.
+
+    Parameters
+    ----------
+    options
+        From `with_quantized_results`.
+    given
+        The arguments of the epilogue.
+    on_host
+        Whether the arrays are in host memory.
 
     Raises
     ------
     UnsupportedProblem
-        Neighbours that share one are of several groups, or it would be written where no group is.
+        One does, and some rows are to stay as they were.
     """
-    if sharing == "1x128" and form.along == "n":
+    from ..activations import GATED
+
+    gated = given.get("activation") in GATED and not on_host
+    behind = options.quantize_out == "row" or (options.quantize_out == "1x128" and gated)
+    groups = None if options.form is None else options.form.groups
+    if behind and groups is not None and groups.rest == "untouched":
         raise UnsupportedProblem(
-            "the columns are divided, so that 128 neighbours of a row are of several groups; pass "
-            'quantize_out="row", or compute the transpose, whose rows are divided'
+            "a second pass quantises all rows of scales of rows and of gated results, and "
+            'rest="untouched" leaves some as they were; pass rest="zeros", or (1, 128) with no gate'
         )
-    untouched = form.groups is not None and form.groups.rest == "untouched"
-    if sharing == "row" and untouched:
-        raise UnsupportedProblem(
-            'quantize_out="row" rounds all rows in a second pass, and rest="untouched" leaves some '
-            'as they were; pass (1, 128), or rest="zeros"'
-        )
+    return replace(options, behind=behind)
 
 
 def scales_layout(
@@ -147,7 +161,7 @@ def leaves_scales(options: Options) -> bool:
     """Whether a kernel writes no scales where no group is, of which all results are to be zeros."""
     groups = None if options.form is None else options.form.groups
     zeros = groups is not None and groups.along != "k" and groups.rest == "zeros"
-    return zeros and options.quantize_out == "1x128"
+    return zeros and options.quantize_out is not None and not options.behind
 
 
 def fused_shape(
@@ -174,12 +188,13 @@ def refuse_more_results(more: int) -> None:
         )
 
 
-def intermediate(a: DType, d: Layout) -> Layout:
+def intermediate(a: DType, d: Layout, sharing: Sharing = "row") -> Layout:
     """Return the layout of what a second pass rounds to a result that lies so.
 
-    bfloat16 has bits enough for float8; int8 has about as many itself.
+    bfloat16 has bits enough for float8; int8 has about as many itself. Scales of 128 neighbours are
+    those of float32, as other kernels give them.
     """
-    narrow = d.dtype in FLOAT8 and DType.BFLOAT16 in fused_output_dtypes(a)
+    narrow = d.dtype in FLOAT8 and DType.BFLOAT16 in fused_output_dtypes(a) and sharing == "row"
     return Layout(d.shape, compact_strides(d.shape), DType.BFLOAT16 if narrow else DType.FLOAT32)
 
 
@@ -212,8 +227,9 @@ def scales_of_nothing(
 
 
 def second_pass(
-    launch: Launcher, a: DType, d: Layout, scales: Layout, device: Device, place: int
-) -> SecondPass:
+    launch: Launcher, a: DType, d: Layout, scales: Layout, device: Device, place: int,
+    sharing: Sharing = "row",
+) -> SecondPass:  # fmt: skip
     """Return what launches a product into the workspace, and rounds it.
 
     Parameters
@@ -228,11 +244,13 @@ def second_pass(
         Where they are.
     place
         Where the scales' address is among what follows a launch's stream.
+    sharing
+        What shares a scale.
     """
-    source = intermediate(a, d)
+    source = intermediate(a, d, sharing)
     count = prod(source.shape) * source.dtype.itemsize
     count += -count % _ALIGNED
-    rounding: Callable[..., None] = rounding_of(source, d, scales, "row", device)
+    rounding: Callable[..., None] = rounding_of(source, d, scales, sharing, device)
 
     def launch_both(a: int, b: int, d_at: int, workspace: int, stream: int, *more: Any) -> None:
         kept = None

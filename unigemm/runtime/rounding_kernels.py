@@ -135,5 +135,7 @@ def second_pass_of(plan: Plan) -> RoundingKernel | None:
         columns //= 2
     quantizer = hooks.named(hooks.QUANTIZER)
     reads, writes = (alignment_of(columns * x.itemsize) for x in (problem.d.dtype, dtype))
-    kind = quantizer.kind(problem.d.dtype, dtype, "row", reads, writes, stacked=False)
+    kind = quantizer.kind(
+        problem.d.dtype, dtype, problem.quantized_by, reads, writes, stacked=False
+    )
     return RoundingKernel(kind, plan.target)

@@ -186,13 +186,14 @@ def asked_of(plan: Plan, fusion: Fusion | None, a: DType, given: Mapping[str, An
     scales = problem.scales
     of_blocks = scales is not None and scales.of_blocks
     sharing = sharing_of_result(problem)
-    between = problem.d.dtype if sharing == "row" else DType.FLOAT32
+    between = problem.d.dtype if problem.quantized_rows else DType.FLOAT32
     asked = Asked(None, (), (), dtypes, problem.precision, of_blocks, sharing, between)
     if fusion is None:
         return asked
     dtypes |= {name: x.dtype for name, x in zip(fusion.names, fusion.layouts, strict=True)}
     numbers = tuple(number(given[name], name) for name in fusion.numbers)
-    names = fusion.names[:-1] if sharing == "1x128" else fusion.names  # scales come last
+    in_kernel = fusion.epilogue.quantized  # whose scales come last
+    names = fusion.names[:-1] if in_kernel else fusion.names
     return replace(asked, epilogue=fusion.epilogue, names=names, numbers=numbers, dtypes=dtypes)
 
 
@@ -359,7 +360,7 @@ def call_of(first: Plan, request: Request) -> Call:
     scales |= {name: _spec(arrays[name], name, beside=True) for name in scaling if name in arrays}
     fusion = None
     if given or scales_of_z is not None:
-        in_kernel = scales_of_z if sharing_of_result(problem) == "1x128" else None
+        in_kernel = None if problem.quantized_rows else scales_of_z
         fusion = fusion_for(
             given, (x.layout, y.layout, z.layout), lambda spec, name: spec.layout, None,
             given.get("c") is z, on_host=not first.target.is_gpu, form=form,

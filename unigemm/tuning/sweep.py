@@ -371,7 +371,7 @@ def _described(problem: Problem) -> str:
 
     asked: tuple[Any, ...] = problem.epilogue, problem.scales, problem.groups
     if problem.quantized_rows:
-        asked = *asked, problem.quantized_rows
+        asked = *asked, problem.quantized_rows, problem.quantized_by
     if not any(asked):
         return ""
     data = msgspec.to_builtins(asked)
