@@ -12,7 +12,6 @@ import numpy as np
 
 from unigemm.planning.config import Config
 from unigemm.planning.target import Target
-from unigemm.problem.epilogue import BLOCK
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
@@ -33,7 +32,6 @@ _MOST_STAGES = 12
 _CLUSTER_K, _SLICES = (1, 2, 4, 8), (1, 2)
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 _LONG_GROUPS = 2  # times the mean: so long may groups be that decide, for they take most rows
-_MANY_ROWS = 512  # from which on tiles that straddle blocks of columns were measured to lose
 _TURNED_BYTES = 8 << 20  # of the rows that all tiles read: well within the L2
 
 
@@ -147,8 +145,6 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     fits &= (x.tile_n < 2 * n) | (x.tile_n <= 16) | (x.tile_n == x.tile_n[fits].min())
     longer = _LONG_GROUPS * m if begins_anywhere(problem) else m
     fits &= (x.tile_m < 2 * longer) | (x.tile_m <= MMA_M)
-    if _shares_columns(problem) and m >= _MANY_ROWS:  # selecting scales costs more than it gains
-        fits &= (x.tile_n <= BLOCK // 2) | (x.tile_n % BLOCK == 0)
     ctas = -(-m // x.tile_m) * -(-n // x.tile_n) * extents.batch
     cut = ctas * x.cluster_k <= target.sm_count  # else all SMs have work with K whole
     cut &= problem.groups is None
@@ -240,9 +236,3 @@ def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]
     along_n = few_m and across and shared_major(problem, "b", config.tile[0]) == "k"
     along_m = few_n and down and shared_major(problem, "a", config.tile[0]) == "k"
     return int(along_m and not along_n), int(along_n)
-
-
-def _shares_columns(problem: Problem) -> bool:
-    """Whether 128 columns share a scale of a block of K."""
-    scales = problem.scales
-    return scales is not None and scales.of_blocks and scales.b.sharing[0] == BLOCK

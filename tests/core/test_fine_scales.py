@@ -176,19 +176,3 @@ def test_kernels_of_picks_do_not_spill(lines, m):
     a, b, scales = specs(m, 1536, 7168, lines)
     plan = unigemm.plan(a, b, **scales, dtype="bfloat16", target="sm_90a")
     assert unigemm.compile(plan).entry.info.spill_bytes == 0
-
-
-@pytest.mark.parametrize("target", ["h100", "h200"])
-def test_tiles_of_many_rows_straddle_no_blocks_of_columns_that_share_scales(target):
-    m, n, k = 2048, 3000, 1024
-    spec = unigemm.ArraySpec
-    a, b = spec((m, k), "float8_e4m3fn"), spec((k, n), "float8_e4m3fn", "F")
-    rows = spec((m, k // 128), "float32")
-    found = {}
-    for name, shape in (("blocks", (k // 128, -(-n // 128))), ("columns", (k // 128, n))):
-        given = {"scale_a": rows, "scale_b": spec(shape, "float32"), "target": target}
-        plan = unigemm.plan(a, b, **given, backend="cute_wgmma", keep=400)
-        alls = (plan.as_alternative, *plan.alternatives)
-        found[name] = {x.config.tile[1] for x in alls if not x.config.swap_ab}
-    assert {x for x in found["blocks"] if x > 64} == {128}
-    assert found["columns"] - {128} > {64}  # where each column has a scale, others are as good
