@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import unigemm
 from unigemm.jax import calls, matmul, ragged_dot
 
 assert jax.devices()[0].platform == "gpu"
@@ -83,4 +84,26 @@ for sizes in ((10, 0, 50, 3), (96, 0, 0, 0), (0, 0, 0, 0), (1, 2, 3, 90)):  # on
             np.asarray(gradient[g], "float64"), np.outer(a.sum(0), np.ones(40)) / 8, rtol=1e-2
         )
     assert not found[ends[-1] :].any()
+
+
+def quantised(block, told):
+    return jax.jit(lambda a, b: matmul(a, b, quantize_out=block, **told))
+
+
+for kind in ("float8_e4m3fn", "bfloat16", "int8"):  # whole numbers, whose sums are exact
+    a, b = (jnp.asarray(rng.integers(-2, 3, s)).astype(kind) for s in ((70, 256), (256, 328)))
+    rows = {} if kind == "bfloat16" else {"scale_a": jnp.full((70, 1), 0.25, "float32")}
+    told = {"bias": jnp.arange(328, dtype="float32"), **rows}
+    given = {name: np.asarray(x) for name, x in told.items()}
+    for block in ("row", (1, 128)):
+        found = quantised(block, {**told, "activation": "relu"})
+        x, y = np.asarray(a), np.asarray(b)
+        exact = unigemm.matmul(x, y, quantize_out=block, activation="relu", **given)
+        for _ in range(2):
+            for mine, theirs in zip(found(a, b), exact, strict=True):
+                np.testing.assert_array_equal(np.asarray(mine).view("u1"), theirs.view("u1"))
+    gate = {"activation": "swiglu", "gate_layout": "halves", **rows}
+    d, scales = quantised((1, 128), gate)(a, b)
+    assert (d.shape, scales.shape) == ((70, 164), (70, 2))
+    assert np.isfinite(np.asarray(scales)).all()
 print("right")
