@@ -1,4 +1,7 @@
-"""A layer of experts in JAX, forward and backward, in one compiled program for all sizes."""
+"""A layer of experts in JAX, forward and backward, in one compiled program for all sizes.
+
+It needs `pip install "unigemm[jax]"`.
+"""
 
 import jax
 import jax.numpy as jnp

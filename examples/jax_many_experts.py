@@ -1,6 +1,8 @@
 """Expert parallelism with shard_map: each device has some of the experts, and rows travel.
 
 On a machine with several GPUs they are taken; elsewhere JAX makes two devices of the CPU.
+
+It needs `pip install "unigemm[jax]"`.
 """
 
 import importlib.util

@@ -1,6 +1,8 @@
 """Tensor parallelism with shard_map: each device multiplies its part with unigemm.
 
 On a machine with several GPUs they are taken; elsewhere JAX makes two devices of the CPU.
+
+It needs `pip install "unigemm[jax]"`.
 """
 
 import importlib.util

@@ -1,4 +1,7 @@
-"""Fit a small network in JAX whose products are unigemm's, on a GPU or on the CPU."""
+"""Fit a small network in JAX whose products are unigemm's, on a GPU or on the CPU.
+
+It needs `pip install "unigemm[jax]"`.
+"""
 
 import jax
 import jax.numpy as jnp

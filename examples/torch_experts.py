@@ -1,4 +1,7 @@
-"""A layer of experts, forward and backward: grouped products, on a GPU or on the CPU."""
+"""A layer of experts, forward and backward: grouped products, on a GPU or on the CPU.
+
+It needs `pip install "unigemm[torch]"`.
+"""
 
 import torch
 from torch.nn import functional

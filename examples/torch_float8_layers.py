@@ -3,6 +3,8 @@
 Weights are quantised once, with a scale for each 128 by 128. The first layer gives float8 and a
 scale for each 128 of a row, which is what the second one reads. Hopper's tensor cores do so; on
 other machines the CPU computes it.
+
+It needs `pip install "unigemm[torch]"`.
 """
 
 import torch

@@ -3,6 +3,8 @@
 Weights are quantised once, by rows. Sums are in int32 and exact; the epilogue multiplies them by
 both scales. What goes into the second layer has a scale for each row, too: `quantize_out="row"`
 rounds it behind the product, and a plan says what that costs.
+
+It needs `pip install "unigemm[torch]"`.
 """
 
 import torch

@@ -3,6 +3,8 @@
     torchrun --nproc-per-node 2 examples/torch_many_experts.py
 
 runs on GPUs, where there are as many, with NCCL; without torchrun two processes on the CPU do.
+
+It needs `pip install "unigemm[torch]"`.
 """
 
 import os

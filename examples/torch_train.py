@@ -1,4 +1,7 @@
-"""Train a small network whose linear layers are unigemm's, compiled, on a GPU or on the CPU."""
+"""Train a small network whose linear layers are unigemm's, compiled, on a GPU or on the CPU.
+
+It needs `pip install "unigemm[torch]"`.
+"""
 
 import torch
 

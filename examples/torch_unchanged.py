@@ -1,4 +1,7 @@
-"""Let a model that knows nothing of unigemm compute its products with it."""
+"""Let a model that knows nothing of unigemm compute its products with it.
+
+It needs `pip install "unigemm[torch]"`.
+"""
 
 import torch
 

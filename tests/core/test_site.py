@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
@@ -116,6 +117,14 @@ def test_an_example_prints_what_its_page_shows(path, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     check_output(path, done.stdout)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda x: x.stem)
+def test_an_example_says_which_extra_brings_what_it_imports(path):
+    tree = ast.parse(path.read_text())
+    imported = {x.name for each in tree.body if isinstance(each, ast.Import) for x in each.names}
+    for library in {name.partition(".")[0] for name in imported} & {"torch", "jax"}:
+        assert f'pip install "unigemm[{library}]"' in ast.get_docstring(tree)
 
 
 def test_each_example_has_output_for_its_page():
