@@ -209,15 +209,15 @@ class Measurer:
         self._process.join()
 
 
-def _measures(asked: Connection, budget_ms: float) -> None:
+def _measures(requested: Connection, budget_ms: float) -> None:
     device = best_device()
-    asked.send("ready")
+    requested.send("ready")
     while True:
-        work, plans = asked.recv()
+        work, plans = requested.recv()
         try:
-            asked.send(sweep(work, plans, device, budget_ms=budget_ms))
+            requested.send(sweep(work, plans, device, budget_ms=budget_ms))
         except Exception as error:
-            asked.send(f"{type(error).__name__}: {error}")
+            requested.send(f"{type(error).__name__}: {error}")
             return
 
 

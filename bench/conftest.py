@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Show the columns that mean something for replays, unless others are asked for."""
+    """Show the columns that mean something for replays, unless others are requested."""
     config.stash[ROWS] = []
     config.stash[BASELINE] = "cuBLAS" if device_count() else HostDevice.baseline_name
     if getattr(config.option, "benchmark_columns", ()) is None:

@@ -24,7 +24,7 @@ Arrays = dict[str, Any]
 
 
 def arguments(name: str, x: Arrays) -> dict[str, Any]:
-    """Return what `unigemm.matmul` is asked for."""
+    """Return what `unigemm.matmul` is requested."""
     return {
         "plain": {},
         "bias_relu": {"bias": x["bias"], "activation": "relu"},
@@ -121,8 +121,8 @@ def _others(name: str, backend: str, x: Arrays, top: int) -> list[Any]:
     if top < 1:
         return []
     out = x["half"] if name == "swiglu" else x["d"]
-    asked = arguments(name, x)
-    plan = unigemm.plan(x["a"], x["b"], out, backend=backend, keep=top, **asked)
+    requested = arguments(name, x)
+    plan = unigemm.plan(x["a"], x["b"], out, backend=backend, keep=top, **requested)
     return [
         replace(plan, config=y.config, workspace_bytes=y.workspace_bytes, alternatives=())
         for y in plan.alternatives[:top]

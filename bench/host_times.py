@@ -96,8 +96,8 @@ def taken(calls: dict[str, Call], batches: int, wait: Call) -> dict[str, tuple[f
 
 def commit() -> str:
     """Return the commit that is measured."""
-    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    requested = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(requested, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 
@@ -110,10 +110,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.host_times", description=__doc__)
     parser.add_argument("--batches", type=int, default=60)
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     each = pairs()
     calls = {name: call for pair in each for name, call in (pair[:2], pair[2:])}
-    us = taken(calls, asked.batches, torch.cuda.synchronize)
+    us = taken(calls, requested.batches, torch.cuda.synchronize)
     found = {
         "card": torch.cuda.get_device_name(),
         "commit": commit(),
@@ -122,8 +122,8 @@ def main() -> None:
         "us": us,
     }
     print("\n".join(host_lines(found)))
-    if asked.out is not None:
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+    if requested.out is not None:
+        requested.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

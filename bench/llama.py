@@ -213,11 +213,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=Sizes.layers)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8], help="sequences")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
     host_times()
-    for batch in asked.batches:
-        decode_times(Sizes(layers=asked.layers), batch, not asked.no_compile)
+    for batch in requested.batches:
+        decode_times(Sizes(layers=requested.layers), batch, not requested.no_compile)
 
 
 if __name__ == "__main__":

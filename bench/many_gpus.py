@@ -157,14 +157,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.many_gpus", description=__doc__)
     parser.add_argument("--gpus", type=int, default=torch.cuda.device_count())
     parser.add_argument("--size", type=int, default=8192, help="M, N and K")
-    asked = parser.parse_args()
-    if not 2 <= asked.gpus <= torch.cuda.device_count():
+    requested = parser.parse_args()
+    if not 2 <= requested.gpus <= torch.cuda.device_count():
         raise BackendUnavailable(f"PyTorch sees {torch.cuda.device_count()} GPUs; two are needed")
     os.environ.update(_NO_MULTICAST)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29511")
     torch.multiprocessing.start_processes(
-        process, (asked.gpus, asked.size), nprocs=asked.gpus, start_method="spawn"
+        process, (requested.gpus, requested.size), nprocs=requested.gpus, start_method="spawn"
     )
 
 

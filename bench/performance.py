@@ -257,9 +257,9 @@ def judged(facts: Facts, card: str) -> list[Measured]:
 def commit() -> str:
     """Return the commit that changed the planner last."""
     root = PAGE.parents[1]
-    asked = ["git", "-C", str(root), "log", "-1", "--format=%h", "--"]
+    requested = ["git", "-C", str(root), "log", "-1", "--format=%h", "--"]
     done = subprocess.run(
-        [*asked, "unigemm/planning", "backends"], capture_output=True, text=True, check=False
+        [*requested, "unigemm/planning", "backends"], capture_output=True, text=True, check=False
     )
     return done.stdout.strip() or "unknown"
 

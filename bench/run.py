@@ -34,7 +34,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure what was requested."""
     args = parse()
     start = time.monotonic()
     device = best_device()

@@ -177,12 +177,12 @@ def main() -> None:
     parser.add_argument("what", choices=("write", "compare"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--no-kernels", action="store_true", help="plans alone: a minute")
-    asked = parser.parse_args()
-    found = snapshot(kernels=not asked.no_kernels)
-    if asked.what == "write":
-        asked.file.write_text(json.dumps(found, indent=0))
+    requested = parser.parse_args()
+    found = snapshot(kernels=not requested.no_kernels)
+    if requested.what == "write":
+        requested.file.write_text(json.dumps(found, indent=0))
         return
-    sys.exit(compare(json.loads(asked.file.read_text()), found) > 0)
+    sys.exit(compare(json.loads(requested.file.read_text()), found) > 0)
 
 
 if __name__ == "__main__":

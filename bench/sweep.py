@@ -84,8 +84,8 @@ def problems(args: argparse.Namespace) -> list[Workload]:
     if args.only:
         found = [work for work in found if str(work).startswith(tuple(args.only.split(",")))]
     if args.epilogue:
-        asked = [fused_specs(args.epilogue, *spec_of(work)) for work in found]
-        found = [replace(x, fused=tuple(y.items())) for x, y in zip(found, asked, strict=True)]
+        requested = [fused_specs(args.epilogue, *spec_of(work)) for work in found]
+        found = [replace(x, fused=tuple(y.items())) for x, y in zip(found, requested, strict=True)]
     part, parts = map(int, args.shard.split("/"))
     return found[part::parts]
 

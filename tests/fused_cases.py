@@ -25,7 +25,7 @@ from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.runtime.fusion import fusion_for
 from unigemm.runtime.request import Request
 from unigemm.tuning.expected import bounds_of
-from unigemm.tuning.operands import asked_of
+from unigemm.tuning.operands import requested_of
 
 __all__ = [
     "EPILOGUES",
@@ -423,7 +423,7 @@ def _of_its_bounds(plan: Any, x: Any, y: Any, given: dict[str, Any], got: list[A
 
     layouts = (see(x, "a"), see(y, "b"), None)
     fusion = fusion_for(arguments, layouts, see, plan.problem.d.dtype, False, on_host=True)
-    asked = asked_of(plan, fusion, layouts[0].dtype, arguments)
+    asked = requested_of(plan, fusion, layouts[0].dtype, arguments)
     written = [name for name in given if "_out" in name]
     names = ["out", *(f"result {i + 1}" for i in range(fusion.returned)), *written]
     device = HostDevice()

@@ -80,7 +80,7 @@ _WHERE = {
     "runtime.prepared": ("Prepared", "prepare"),
     "runtime.warmup": ("record", "warmup"),
 }
-# What rooms below ask for by name.
+# What rooms below request by name.
 hooks.BACKENDS.update(
     numpy="unigemm.backends.numpy:BACKEND",
     cute_wgmma="unigemm.backends.cute_wgmma:BACKEND",

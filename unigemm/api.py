@@ -290,7 +290,7 @@ def matmul(
     preact_out : array, optional
         Gets what goes into the activation, in the product's shape.
     preact : array, optional
-        What went into an activation whose gradient is asked for.
+        What went into an activation whose gradient is requested.
     gate_layout : {"interleaved", "halves"}, optional
         Which columns of the product are a gate and its value: 2 j and 2 j + 1, or j and N / 2 + j.
     scale_d : float or array of one element, optional

@@ -1,6 +1,6 @@
 """What lower rooms ask of upper ones by name: `unigemm/__init__.py`, which is above all, fills it.
 
-A name is ``"module:attribute"``, and what it names is imported when it is first asked for.
+A name is ``"module:attribute"``, and what it names is imported when it is first requested.
 """
 
 from __future__ import annotations

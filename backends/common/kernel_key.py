@@ -76,7 +76,7 @@ def out_of_bounds(config: Config) -> str | None:
 
 
 def unsupported_parameter(config: Config, unused: Collection[str]) -> str | None:
-    """Say what a configuration asks for that its kernels do not have; None where nothing is."""
+    """Say what a configuration requests that its kernels do not have; None where nothing is."""
     for name in unused:
         value = getattr(config, name)
         if value != Config.__dataclass_fields__[name].default:

@@ -150,7 +150,7 @@ def rank(
 
     Beside them those that would be among the first and cannot run, with the reasons. Candidates are
     corrected and sorted some at a time, those of the least physical estimates before all others:
-    which come first does not depend on how many are asked for.
+    which come first does not depend on how many are requested.
     """
     least_us = model.least_us(problem, extents, target)
     found = [_estimated(model, offer, target) for offer in model.offers(problem, extents, target)]
@@ -236,8 +236,8 @@ def _corrected(each: _Estimated, chosen: Array, least_us: float) -> _Corrected:
     (problem, extents, swap, _, launches, _, remainder_us), numbers, usage, parts = each
     factor = np.ones(len(chosen))
     if numbers.correction is not None:
-        asked = features(problem, even(problem, extents), swap, usage, launches, parts, chosen)
-        factor = factors(numbers.correction, asked)
+        requested = features(problem, even(problem, extents), swap, usage, launches, parts, chosen)
+        factor = factors(numbers.correction, requested)
     if numbers.offsets is not None:
         factor = factor * offset_factor(numbers.offsets, launches.take(chosen), swap)
     us = np.maximum((parts.total[chosen] + remainder_us) * factor, least_us)

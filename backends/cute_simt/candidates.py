@@ -348,7 +348,7 @@ def scratch(problem: Problem, extents: Extents, target: Target, config: Config) 
 
 
 def kind_of(problem: Problem) -> str:
-    """Return the kind of numbers whose coefficients are taken, whatever precision is asked for."""
+    """Return the kind of numbers whose coefficients are taken, whatever precision is requested."""
     if problem.converted is None:
         return str(problem.a.dtype)
     wide = problem.accumulator is DType.FLOAT64

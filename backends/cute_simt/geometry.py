@@ -152,7 +152,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
 
 
 def launched_smem(geo: Geometry, config: Config, smem_per_sm: int) -> int:
-    """Return the shared memory to ask for: so much that no more CTAs fit than are to be there."""
+    """Return the shared memory to request: so much that no more CTAs fit than are to be there."""
     if config.occupancy == 0:
         return geo.smem_bytes
     return max(geo.smem_bytes, smem_per_sm // (config.occupancy + 1))

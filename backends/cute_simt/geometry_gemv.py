@@ -101,7 +101,7 @@ def most_threads(config: Config) -> int:
 
 
 def few_rows_carveout(problem: Problem, config: Config, smem_per_sm: int) -> int:
-    """Return the percentage of an SM's L1 to ask for as shared memory: as little as will do."""
+    """Return the percentage of an SM's L1 to request as shared memory: as little as will do."""
     if config.schedule == DOT:
         return 0
     blocks = few_rows_blocks(config)

@@ -177,7 +177,7 @@ def role_registers(
 ) -> tuple[int, int]:
     """Return the registers of a producer's and of a consumer's thread; zeros without a warpgroup.
 
-    They share what a CTA is launched with: if they asked for more, its warps would wait for ever.
+    They share what a CTA is launched with: if they requested more, its warps would wait for ever.
     """
     if not has_producer_warpgroup(config):
         return 0, 0

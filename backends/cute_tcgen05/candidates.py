@@ -80,7 +80,7 @@ def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
 
 def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) -> Offer:
     every = _catalogue(problem, target)
-    asked, extents = extents, even(problem, extents)
+    requested, extents = extents, even(problem, extents)
     x, m, n = every.launches, extents.m, extents.n
     fits = (x.tile_n < 2 * n) | (x.tile_n == x.tile_n.min())
     fits &= (x.tile_n * (x.cluster_n - 1) < n) & (x.tile_m * (x.cluster_m - 2) < m)
@@ -107,7 +107,7 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     raster_n = m * x.tile_n[index] < n * x.tile_m[index]
     stages = np.where(split_k > 1, every.split_stages[index], x.stages[index])
     launches = x.take(index, split_k=split_k, raster_n=raster_n * 1, stages=stages)
-    return Offer(problem, asked, swap_ab, every.tiles, launches)
+    return Offer(problem, requested, swap_ab, every.tiles, launches)
 
 
 def scratch_bytes(problem: Problem, extents: Extents, config: Config) -> int:

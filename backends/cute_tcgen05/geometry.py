@@ -117,7 +117,7 @@ class Geometry:
     readers
         CTAs that multiply what one CTA loads, a pair counted once.
     dynamic
-        Whether units are asked for as they are needed, not dealt beforehand.
+        Whether units are requested as they are needed, not dealt beforehand.
     warps
         Of a CTA.
     mma

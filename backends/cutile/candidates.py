@@ -67,7 +67,7 @@ def offers(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
 
 def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) -> Offer:
     every = _catalogue(problem, target)
-    asked, extents = extents, even(problem, extents)
+    requested, extents = extents, even(problem, extents)
     x, m, n = every.launches, extents.m, extents.n
     narrow = (x.tile_n <= NARROW) & (x.tile_m > NARROW)
     least = x.tile_n.min()
@@ -104,7 +104,7 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     raster_n = m * x.tile_n[index] < n * x.tile_m[index]
     split_k = np.maximum(1, parts[which, column])
     launches = x.take(index, split_k=split_k, raster_n=raster_n * 1)
-    return Offer(problem, asked, swap_ab, every.tiles, launches)
+    return Offer(problem, requested, swap_ab, every.tiles, launches)
 
 
 def _wide_swapped(problem: Problem, target: Target) -> bool:

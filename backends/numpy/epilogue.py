@@ -129,7 +129,7 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
     """Return what makes, of the numbers that a launch brings, what finishes a block of sums.
 
     A launch brings the addresses of the arrays read, of those written, of totals, of the largest
-    magnitude if that is asked for, and the numbers. Totals and the largest magnitude go on from
+    magnitude if that is requested, and the numbers. Totals and the largest magnitude go on from
     what is there: a stack may take several launches.
     """
     import numpy as np

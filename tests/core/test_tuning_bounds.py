@@ -16,7 +16,7 @@ import unigemm
 from bench.host import HostDevice
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.runtime.request import Request
-from unigemm.runtime.words import asked_specs
+from unigemm.runtime.words import requested_specs
 from unigemm.tuning import expected
 from unigemm.tuning.intervals import Interval, interval_operations, nearest
 from unigemm.tuning.measure import Workload
@@ -130,7 +130,7 @@ FINE = list(product(("1x128", "128x128"), ("1x128", "128x128"), ("", ":float8_e8
 @pytest.mark.parametrize(("of_a", "of_b", "kind"), FINE)
 def test_scales_of_blocks_are_in_the_bounds_with_each_in_its_place(name, of_a, of_b, kind):
     operands = spec((M, K), "float8_e4m3fn"), spec((K, N), "float8_e4m3fn")
-    given = asked_specs(None, of_a + kind, of_b + kind, *operands)
+    given = requested_specs(None, of_a + kind, of_b + kind, *operands)
     found, arrays, plan = computed(name, DType.FLOAT8_E4M3FN, BF16, **given)
     assert found.ratio(arrays) <= 1
     for which in ("scale_a", "scale_b"):
@@ -144,7 +144,7 @@ def test_scales_of_blocks_are_in_the_bounds_with_each_in_its_place(name, of_a, o
 @pytest.mark.parametrize("kind", [DType.FLOAT8_E4M3FN, DType.INT8], ids=str)
 def test_scales_of_lines_are_in_the_bounds(kind):
     operands = spec((M, K), kind), spec((K, N), kind)
-    found, arrays, plan = computed("", kind, **asked_specs(None, "row", "column", *operands))
+    found, arrays, plan = computed("", kind, **requested_specs(None, "row", "column", *operands))
     assert found.ratio(arrays) <= 1
     assert arrays.out.dtype == ("float32" if kind is DType.INT8 else numpy_dtype(BF16))
     arrays.arguments["scale_a"][...] *= 2

@@ -19,7 +19,7 @@ from unigemm.planning import tuned_plans
 from unigemm.planning.tuned_plans import read
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.runtime import bind as dispatch
-from unigemm.runtime.words import asked_specs
+from unigemm.runtime.words import requested_specs
 from unigemm.support.env import own_tuning_file
 from unigemm.tuning import online
 
@@ -328,7 +328,7 @@ def test_products_with_scales_of_lines_and_blocks_are_measured(stopwatch, name, 
     tuned_plans.forget()
     dispatch.replan()
     assert call() == [TILES["pick"]]
-    named = asked_specs(None, *words, spec((32, 256), "e4m3"), spec((256, 8), "e4m3"))
+    named = requested_specs(None, *words, spec((32, 256), "e4m3"), spec((256, 8), "e4m3"))
     assert {which: x.shape for which, x in named.items()} == shapes
     plan = autotune(stopwatch, a, b, dtype="bfloat16", **named, **fused)
     assert plan.config.tile == TILES["third"]

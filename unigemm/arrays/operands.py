@@ -374,18 +374,18 @@ def _named(name: str) -> DType:
 
 
 def output_dtype(
-    asked: Any,
+    requested: Any,
     a: Operand | Layout,
     b: Operand | Layout,
     *,
     on_host: bool = False,
     fused: bool = False,
 ) -> DType:
-    """Return the dtype of a product: `asked`, or the inputs' default where it is None.
+    """Return the dtype of a product: `requested`, or the inputs' default where it is None.
 
     Parameters
     ----------
-    asked
+    requested
         As `dtype` in `unigemm.matmul`.
     a, b
         The inputs.
@@ -421,9 +421,9 @@ def output_dtype(
             f"a is {a.dtype} and b is {b.dtype}; nothing is converted silently: convert one of them"
         )
     offered = output_dtypes(a.dtype)
-    if asked is None:
+    if requested is None:
         return offered[0]
-    dtype = parse_dtype(asked)
+    dtype = parse_dtype(requested)
     if dtype is DType.INT8 and a.dtype is DType.INT8 and on_host:
         return dtype
     if fused:

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the reports when one is asked for: a call that only loads kernels makes none."""
+    """Import the reports when one is requested: a call that only loads kernels makes none."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import reports

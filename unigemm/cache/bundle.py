@@ -157,7 +157,7 @@ def _said(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class _Member:
-    """A member; `read` may be called once, before the next one is asked for."""
+    """A member; `read` may be called once, before the next one is requested."""
 
     name: str
     kind: str  # "file", "folder" or what else it is, in words

@@ -1,7 +1,7 @@
 """Reading compiled kernels: registers and memory of a cubin, and the mix of its instructions.
 
 cuobjdump and nvdisasm of the CUDA toolkit do the work; the packages nvidia-cuda-cuobjdump and
-nvidia-cuda-nvdisasm contain them. Disassembling is slow, so it is done only for callers who ask for
+nvidia-cuda-nvdisasm contain them. Disassembling is slow, so it is done only for callers who request
 instructions (docs/lab-notes/2026-11-23-size-buckets.md).
 """
 

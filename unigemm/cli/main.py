@@ -23,7 +23,7 @@ from ..planning.planner import KEPT
 from ..planning.target import name_of
 from ..runtime.plan_call import plan_request
 from ..runtime.warmup import plans_for
-from ..runtime.words import asked_specs, grouped_specs, quantize_out_of, request_of, specs
+from ..runtime.words import grouped_specs, quantize_out_of, request_of, requested_specs, specs
 from ..support.version import __version__
 from ..tuning.plan_plot import write_plan_plot
 from ..tuning.plot import check_picture
@@ -293,7 +293,7 @@ def tune(
             ),
             quantize_out=quantize_out_of(quantize_out),
             **ends,
-            **asked_specs(epilogue, scale_a, scale_b, a, b, shape),
+            **requested_specs(epilogue, scale_a, scale_b, a, b, shape),
         )
     if as_json:
         show.print_json(plan_json(plan))
@@ -338,8 +338,8 @@ app.command("targets")(targets_command)
 app.command("report")(report_command)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         show.say(__version__)
         raise typer.Exit
 

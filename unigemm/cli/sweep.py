@@ -13,7 +13,7 @@ import typer
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import dtype_named
 from ..problem.problem import PRECISIONS
-from ..runtime.words import asked_specs, grouped_specs, quantize_out_of
+from ..runtime.words import grouped_specs, quantize_out_of, requested_specs
 from ..tuning.measure import Workload, best_device
 from ..tuning.plot import check_picture, write_plot
 from ..tuning.sweep import (
@@ -106,7 +106,7 @@ def sweep_command(
         check_picture(plot)
     lists = lists_of(tile, stages, cluster, schedule, raster, group, split_k, cluster_k, occupancy)
     work = workload(m, n, k, dtype, out_dtype, layout, batch, precision)
-    work = _asked(work, epilogue, scale_a, scale_b, groups, along, quantize_out)
+    work = _requested(work, epilogue, scale_a, scale_b, groups, along, quantize_out)
     device = best_device()
     plans, reasons = starts(work, _parts(backend))
     if not plans:
@@ -152,7 +152,7 @@ def workload(
     return Workload(m, n, k, dtype_named(dtype), layout, batch, precision=precision, into=into)  # type: ignore[arg-type]
 
 
-def _asked(
+def _requested(
     work: Workload, epilogue: str | None, scale_a: str | None, scale_b: str | None,
     groups: int | None, along: str, quantize_out: str | None = None,
 ) -> Workload:  # fmt: skip
@@ -161,10 +161,10 @@ def _asked(
     if groups is not None:
         shape = grouped_specs(*spec_of(work), groups, along)[3]
         work = replace(work, groups=groups, along=along)
-    asked = asked_specs(epilogue, scale_a, scale_b, *spec_of(work), shape)
+    requested = requested_specs(epilogue, scale_a, scale_b, *spec_of(work), shape)
     if quantize_out is not None:
-        asked["quantize_out"] = quantize_out_of(quantize_out)
-    return replace(work, fused=tuple(asked.items()))
+        requested["quantize_out"] = quantize_out_of(quantize_out)
+    return replace(work, fused=tuple(requested.items()))
 
 
 def lists_of(

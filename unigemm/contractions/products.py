@@ -74,7 +74,7 @@ def computed(
     order
         From `order_of`.
     request
-        All else that is asked for; its `a` and `b` are not looked at.
+        All else that is requested; its `a` and `b` are not looked at.
     conjugated
         Which operands are conjugated first.
 
@@ -87,10 +87,10 @@ def computed(
         request = request._replace(out=request.out[0])
     library = one_library(operands, request.results)
     if request.quantize_out is not None:
-        asked = rounded(request, parse_dtype(plain(operands[0]).dtype), len(result))
-        found = computed(operands, indices, result, order, asked.request, conjugated)
+        requested = rounded(request, parse_dtype(plain(operands[0]).dtype), len(result))
+        found = computed(operands, indices, result, order, requested.request, conjugated)
         refuse_more_results(len(found) - 1 if type(found) is tuple else 0)
-        return quantize_opened(library, found, asked.dtype, asked.sharing, request.stream)
+        return quantize_opened(library, found, requested.dtype, requested.sharing, request.stream)
     if library.opened is not None:
         return _through_dlpack(
             library, operands, request, indices, result, order, conjugated
@@ -161,7 +161,7 @@ class _Products:
     library, device
         Of its arrays.
     request
-        What is asked for.
+        What is requested.
     """
 
     library: Library
@@ -169,7 +169,7 @@ class _Products:
     request: Request
 
     def seen(self, term: Term, result: tuple[Index, ...]) -> Any:
-        """Return a view of the only operand, if nothing else is asked for; or None."""
+        """Return a view of the only operand, if nothing else is requested; or None."""
         if any(x is not None for x in (self.request.out, self.request.dtype, self.request.plan)):
             return None
         if {*term.named.indices} != {*result} or self.request.arguments() or self.request.scales():
@@ -236,7 +236,7 @@ class _Products:
         return self.request.out
 
     def _back(self, x: Any, form: Contraction) -> Any:
-        """Return a result with its dimensions in the order that is asked for."""
+        """Return a result with its dimensions in the order that is requested."""
         return strided(self.library, x, form.back, views_of(self.library).steps(x)[1])
 
     def _view_of(self, out: Any, a: Term, b: Term, result: tuple[Index, ...]) -> View:

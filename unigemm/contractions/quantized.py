@@ -11,14 +11,14 @@ from typing import NamedTuple
 from ..arrays.operands import parse_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.dtypes import INPUTS, DType, fused_output_dtypes
-from ..problem.quantization import Sharing, check_quantized, quantized_default, sharing_asked
+from ..problem.quantization import Sharing, check_quantized, quantized_default, requested_sharing
 from ..runtime.request import Request
 
 __all__ = ["Rounded", "rounded"]
 
 
 class Rounded(NamedTuple):
-    """A contraction whose result is rounded: what is asked for before, and to what and by what."""
+    """A contraction whose result is rounded: what is requested before, and to what and by what."""
 
     request: Request
     dtype: DType
@@ -31,7 +31,7 @@ def rounded(request: Request, kind: DType, rank: int) -> Rounded:
     Parameters
     ----------
     request
-        What is asked for.
+        What is requested.
     kind
         The type of the first operand.
     rank
@@ -42,7 +42,7 @@ def rounded(request: Request, kind: DType, rank: int) -> Rounded:
     UnsupportedDtype, UnsupportedProblem, ShapeMismatch
         Such a result is not quantised.
     """
-    sharing = sharing_asked(request.quantize_out)
+    sharing = requested_sharing(request.quantize_out)
     dtype = quantized_default(kind) if request.dtype is None else parse_dtype(request.dtype)
     check_quantized(dtype)
     if kind not in INPUTS or DType.FLOAT32 not in fused_output_dtypes(kind):

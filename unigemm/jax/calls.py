@@ -26,8 +26,8 @@ from ..arrays.operands import Device, compact_strides, parse_dtype
 from ..errors import BackendUnavailable, DeviceMismatch
 from ..planning.target import device_target
 from ..problem.canonical import Gemm, Layout
-from ..problem.quantization import LEAST_SCALE, sharing_asked
-from ..runtime import options as asked
+from ..problem.quantization import LEAST_SCALE, requested_sharing
+from ..runtime import options as requested
 from ..runtime.bind import _planned
 from ..runtime.fusion import fusion_for
 from ..runtime.loader import _each_launch
@@ -56,7 +56,7 @@ _OF_K = {"a": -1, "scale_a": -1, "b": -2, "scale_b": -2}  # which dimension is a
 
 @dataclass(frozen=True)
 class Options:
-    """What a product asks for; `dtype` is the name of the result's.
+    """What a product requests; `dtype` is the name of the result's.
 
     With `quantize_out` there are two results, the second of which are the scales.
     """
@@ -150,7 +150,7 @@ def results_of(a: Any, b: Any, options: Options, told: Told) -> tuple[Result, ..
     results: tuple[Result, ...] = ((shape, jnp.dtype(options.dtype)),)
     if options.quantize_out is None:
         return results
-    scales = scales_layout(None, shape, sharing_asked(options.quantize_out))
+    scales = scales_layout(None, shape, requested_sharing(options.quantize_out))
     return (*results, (scales.shape, jnp.dtype(jnp.float32)))
 
 
@@ -327,14 +327,14 @@ def _planned_call(
     of_scales = {name: given.pop(name) for name in _SCALES if name in given}
     scales = scales_of(of_scales, lambda x, name: x, {"a": a, "b": b}.__getitem__)
     given |= {name: of_scales[name] for name in scales.fused}
-    wanted = asked.Options(
+    wanted = requested.Options(
         **asdict(options),
         scaled=scales.scaled,
         blocks=scales.layouts,
         granularity=scales.granularity,
     )
-    wanted = asked.with_named_backend(wanted)
-    asked.check_options(wanted)
+    wanted = requested.with_named_backend(wanted)
+    requested.check_options(wanted)
     wanted = with_quantized_results(wanted, a.dtype, ())
     wanted = with_second_pass(wanted, dict(told), on_host=False)
     sharing = wanted.quantize_out
@@ -350,7 +350,7 @@ def _planned_call(
         wanted = replace(wanted, epilogue=fusion.epilogue, beside=fusion.layouts)
         first = (SCALES,) if wanted.behind else ()
         more = (*first, *fusion.names), tuple(given[x] for x in fusion.numbers)
-    gemm = asked.stated(a, b, asked.describe(a, b, None, wanted), wanted)
+    gemm = requested.stated(a, b, requested.describe(a, b, None, wanted), wanted)
     behind = None
     if wanted.behind:
         behind = partial(
@@ -363,7 +363,7 @@ def _planned_call(
 
 
 def _launchers(
-    gemm: Gemm, wanted: asked.Options, behind: Callable[..., SecondPass] | None = None
+    gemm: Gemm, wanted: requested.Options, behind: Callable[..., SecondPass] | None = None
 ) -> tuple[int, dict[int, Callable[..., None]]]:
     """Plan for the GPUs of this process; return the bytes of the workspace, and a launcher each.
 

@@ -18,7 +18,7 @@ from ..support.arguments import is_one_of, number, shown
 from . import calls
 from .types import FLOAT8
 
-__all__ = ["ACTIVATIONS", "Asked", "asked_of", "in_parts", "laid_out"]
+__all__ = ["ACTIVATIONS", "Requested", "in_parts", "laid_out", "requested_of"]
 
 GATED = activations.GATED
 _OWN: dict[str, Callable[[Any], Any]] = {
@@ -49,7 +49,7 @@ _BYTES = (*_FLOATS, *FLOAT8, "int8")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requested:
     """What is computed beside a product.
 
     Attributes
@@ -67,10 +67,10 @@ class Asked:
     told: tuple[tuple[str, Any], ...]
 
 
-def asked_of(
+def requested_of(
     options: calls.Options, dtype: Any, arrays: dict[str, Any], told: dict[str, Any], *,
     of_bytes: bool = False,
-) -> Asked:  # fmt: skip
+) -> Requested:  # fmt: skip
     """Return what is computed beside a product of operands of a dtype, perhaps one `of_bytes`.
 
     Raises
@@ -116,7 +116,7 @@ def asked_of(
         raise UnsupportedProblem(
             f"gate_layout= is given and has no meaning here: it is for {', '.join(GATED)}"
         )
-    return Asked(options, tuple(arrays), tuple(found.items()))
+    return Requested(options, tuple(arrays), tuple(found.items()))
 
 
 def laid_out(x: Any, shape: tuple[int, ...], name: str, vectors: tuple[bool, bool]) -> Any:
@@ -139,14 +139,14 @@ def laid_out(x: Any, shape: tuple[int, ...], name: str, vectors: tuple[bool, boo
     return x[..., None, :] if a_is_vector and x.ndim > 1 else x
 
 
-def in_parts(product: Any, asked: Asked, a: Any, b: Any, *arrays: Any) -> Any:
+def in_parts(product: Any, requested: Requested, a: Any, b: Any, *arrays: Any) -> Any:
     """Compute a product, and by JAX what is beside it, in the accumulator's type: to derive it.
 
     `product` takes the operands and the options.
     """
     wide = "float64" if a.dtype == jnp.float64 else "float32"
-    given, told = dict(zip(asked.names, arrays, strict=True)), dict(asked.told)
-    x = product(a, b, options=replace(asked.options, dtype=wide))
+    given, told = dict(zip(requested.names, arrays, strict=True)), dict(requested.told)
+    x = product(a, b, options=replace(requested.options, dtype=wide))
     if "alpha" in told:
         x = x * told["alpha"] if told["alpha"] else jnp.zeros_like(x)
     if "c" in given and told.get("beta") != 0:
@@ -157,7 +157,7 @@ def in_parts(product: Any, asked: Asked, a: Any, b: Any, *arrays: Any) -> Any:
         x = _gated(x, told["activation"], told["gate_layout"])
     elif "activation" in told:
         x = ACTIVATIONS[told["activation"]](x)
-    return x.astype(asked.options.dtype)
+    return x.astype(requested.options.dtype)
 
 
 def _gated(x: Any, activation: str, layout: str) -> Any:

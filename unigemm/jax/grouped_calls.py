@@ -16,7 +16,7 @@ from ..errors import BackendUnavailable
 from ..grouped import grouped_matmul
 from ..problem.canonical import Layout
 from ..problem.grouped import Form, form_of
-from ..runtime import options as asked
+from ..runtime import options as requested
 from . import calls
 
 __all__ = ["form_for", "on_cpu", "on_cuda"]
@@ -92,10 +92,10 @@ def _planned_call(
 ) -> calls.Call:
     """Plan a product for the GPUs of this process, which are taken to be equal."""
     a, b, _ = layouts
-    wanted = asked.with_named_backend(asked.Options(**asdict(options), operation="grouped"))
-    asked.check_options(wanted)
+    wanted = requested.with_named_backend(requested.Options(**asdict(options), operation="grouped"))
+    requested.check_options(wanted)
     wanted = replace(wanted, form=form)
-    gemm = asked.stated(a, b, asked.describe(a, b, None, wanted), wanted)
+    gemm = requested.stated(a, b, requested.describe(a, b, None, wanted), wanted)
     workspace, launchers = calls._launchers(gemm, wanted)
     return calls.Call(key, workspace, partial(_on_gpu, launchers, bool(workspace)))
 

@@ -20,7 +20,7 @@ from jax.interpreters import ad, batching, mlir
 from ..arrays.dlpack_arrays import refuse_deleted
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import gated_shape, result_shape
-from ..problem.quantization import sharing_asked
+from ..problem.quantization import requested_sharing
 from ..runtime import options as of_calls
 from ..runtime.scale_arguments import scales_of
 from ..support.arguments import number, shown
@@ -125,7 +125,7 @@ def matmul(
     preferred = None if preferred_element_type is None else _dtype(preferred_element_type)
     scaled = scale_a is not None or scale_b is not None
     if quantize_out is not None:
-        sharing_asked(quantize_out)
+        requested_sharing(quantize_out)
         kinds = types.quantized_types(a, b, preferred)
     elif scaled and a.dtype == b.dtype == jnp.int8:
         kinds = types.of_scaled_integers(preferred)
@@ -150,11 +150,11 @@ def matmul(
     columns = b if b.ndim > 1 else b[:, None]
     arrays = {n: _array(x, n) for n, x in (("c", c), ("bias", bias)) if x is not None}
     told = {"alpha": alpha, "beta": beta, "activation": activation, "gate_layout": gate_layout}
-    asked = epilogues.Asked(options, (), ())
+    requested = epilogues.Requested(options, (), ())
     beside: tuple[Any, ...] = ()
     if arrays or any(x is not None for x in told.values()):
         apart = scaled or quantize_out is not None
-        asked = epilogues.asked_of(options, a.dtype, arrays, told, of_bytes=apart)
+        requested = epilogues.requested_of(options, a.dtype, arrays, told, of_bytes=apart)
         vectors = (a.ndim == 1, b.ndim == 1)
         beside = tuple(epilogues.laid_out(x, shape, n, vectors) for n, x in arrays.items())
     if gate_layout is not None:
@@ -165,12 +165,12 @@ def matmul(
                 f"quantised results have rows, and a has {a.ndim} dimensions and b {b.ndim}; pass "
                 "matrices"
             )
-        return tuple(_scaled(rows, columns, scale_a, scale_b, asked, beside))
+        return tuple(_scaled(rows, columns, scale_a, scale_b, requested, beside))
     if scaled:
-        result = _scaled(rows, columns, scale_a, scale_b, asked, beside)
-    elif asked.names or asked.told:
+        result = _scaled(rows, columns, scale_a, scale_b, requested, beside)
+    elif requested.names or requested.told:
         compute = _in_parts if a.shape[-1] == 0 else _fused
-        result = compute(asked, *_varying(rows, columns, *beside))
+        result = compute(requested, *_varying(rows, columns, *beside))
     else:
         result = _plain(*_varying(rows, columns), options=options)
     return types.converted(result.reshape(shape), kinds.result)
@@ -199,39 +199,40 @@ def _refuse_open(shape: tuple[Any, ...], name: str) -> None:
         )
 
 
-def _dtype(asked: Any) -> Any:
+def _dtype(requested: Any) -> Any:
     """Return the dtype that a caller names."""
     try:
-        dtype = jnp.dtype(asked)
+        dtype = jnp.dtype(requested)
         known = dtype == np.bool_ or jnp.issubdtype(dtype, jnp.number)
     except Exception as error:  # NumPy has an error for each wrong thing
-        raise _no_dtype(asked) from error
+        raise _no_dtype(requested) from error
     if not known:
-        raise _no_dtype(asked)
+        raise _no_dtype(requested)
     # Python's own types are no promise of a width.
-    return jax.dtypes.canonicalize_dtype(dtype) if asked in (int, float, complex) else dtype
+    return jax.dtypes.canonicalize_dtype(dtype) if requested in (int, float, complex) else dtype
 
 
-def _no_dtype(asked: Any) -> UnsupportedDtype:
+def _no_dtype(requested: Any) -> UnsupportedDtype:
     return UnsupportedDtype(
-        f"preferred_element_type is {shown(asked)}, which is no dtype of numbers; pass one, or None"
+        f"preferred_element_type is {shown(requested)}, which is no dtype of numbers; pass one, "
+        "or None"
     )
 
 
-def _precision(asked: Any) -> str:
+def _precision(requested: Any) -> str:
     """Return the coarsest arithmetic that is accepted, in unigemm's words."""
-    if asked is None:
-        asked = getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
-    if isinstance(asked, tuple) and len(asked) == 2:  # of each operand
-        return min(map(_precision, asked), key=_FINEST_FIRST.index)
-    name = getattr(asked, "name", asked)
+    if requested is None:
+        requested = getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
+    if isinstance(requested, tuple) and len(requested) == 2:  # of each operand
+        return min(map(_precision, requested), key=_FINEST_FIRST.index)
+    name = getattr(requested, "name", requested)
     name = str(name) if isinstance(name, str) else None
     found = None if name is None else _PRECISIONS.get(name.lower())
     if name is not None and name in jax.lax.DotAlgorithmPreset.__members__:
         found = found or _PRESETS.get(name, "ieee")
     if found is None:
         raise UnsupportedProblem(
-            f"precision {shown(asked)} is not known; use one of {', '.join(_PRECISIONS)}, or a "
+            f"precision {shown(requested)} is not known; use one of {', '.join(_PRECISIONS)}, or a "
             "jax.lax.DotAlgorithmPreset"
         )
     return found
@@ -257,11 +258,16 @@ def _axes_of(kind: Any) -> frozenset[str]:
 
 
 def _scaled(
-    a: Any, b: Any, scale_a: Any, scale_b: Any, asked: epilogues.Asked, beside: tuple[Any, ...]
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    requested: epilogues.Requested,
+    beside: tuple[Any, ...],
 ) -> Any:
-    """Multiply by scales, with an epilogue if one is asked for, or to a quantised result."""
-    options, scaled = asked.options, scale_a is not None or scale_b is not None
-    if a.shape[-1] == 0 and (asked.names or asked.told or options.quantize_out is not None):
+    """Multiply by scales, with an epilogue if one is requested, or to a quantised result."""
+    options, scaled = requested.options, scale_a is not None or scale_b is not None
+    if a.shape[-1] == 0 and (requested.names or requested.told or options.quantize_out is not None):
         a, b = (
             jnp.zeros((*a.shape[:-1], 1), a.dtype),
             jnp.zeros((*b.shape[:-2], 1, b.shape[-1]), b.dtype),
@@ -290,9 +296,9 @@ def _scaled(
         raise UnsupportedProblem(
             "scales of 32 elements of K are not taken here; pass such of 128, or use unigemm.matmul"
         )
-    told = (*((name, x) for name, x in given.items() if name not in arrays), *asked.told)
+    told = (*((name, x) for name, x in given.items() if name not in arrays), *requested.told)
     operands = _varying(a, b, *arrays.values(), *beside)
-    names = (*arrays, *asked.names)
+    names = (*arrays, *requested.names)
     return _with_scales(*operands, options=options, scales=names, told=told)
 
 
@@ -310,26 +316,28 @@ def _with_scales(
     return primitive.bind(*operands, options=options, scales=scales, told=told)
 
 
-def _in_parts(asked: epilogues.Asked, *operands: Any) -> Any:
-    return epilogues.in_parts(PRODUCT.bind, asked, *operands)
+def _in_parts(requested: epilogues.Requested, *operands: Any) -> Any:
+    return epilogues.in_parts(PRODUCT.bind, requested, *operands)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 @partial(jax.jit, static_argnums=0)
-def _fused(asked: epilogues.Asked, *operands: Any) -> Any:
-    return FUSED.bind(*operands, options=asked.options, scales=asked.names, told=asked.told)
+def _fused(requested: epilogues.Requested, *operands: Any) -> Any:
+    return FUSED.bind(
+        *operands, options=requested.options, scales=requested.names, told=requested.told
+    )
 
 
 @_fused.defjvp
-def _fused_jvp(asked: epilogues.Asked, primals: Any, tangents: Any) -> Any:
+def _fused_jvp(requested: epilogues.Requested, primals: Any, tangents: Any) -> Any:
     # The tangent is linear in the tangents, so that reverse mode transposes it.
-    _, tangent = jax.jvp(partial(_in_parts, asked), primals, tangents)
-    return _fused(asked, *primals), tangent
+    _, tangent = jax.jvp(partial(_in_parts, requested), primals, tangents)
+    return _fused(requested, *primals), tangent
 
 
 def _batched_fused(operands: Any, dims: Any, *, options: calls.Options, **more: Any) -> Any:
-    asked = epilogues.Asked(options, more["scales"], more["told"])
-    return jax.vmap(partial(_in_parts, asked), in_axes=dims)(*operands), 0
+    requested = epilogues.Requested(options, more["scales"], more["told"])
+    return jax.vmap(partial(_in_parts, requested), in_axes=dims)(*operands), 0
 
 
 def _shape_of(

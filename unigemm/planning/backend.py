@@ -106,14 +106,14 @@ class Backend(ABC):
     def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
         """Return the `most` best candidates, the best first, and some as good that cannot run.
 
-        Which come first must not depend on how many are asked for; more may be returned.
+        Which come first must not depend on how many are requested; more may be returned.
         """
         return Ranking(tuple(sorted(self.candidates(problem, extents, target), key=_estimated_us)))
 
     def least_us(self, problem: Problem, extents: Extents, target: Target) -> float:
         """Return a lower bound of all estimated times, in microseconds; 0 where none is known.
 
-        The planner does not rank a backend whose bound exceeds the times of others. It asks for
+        The planner does not rank a backend whose bound exceeds the times of others. It requests
         this first, of products that the backend takes, so it should be quick.
         """
         return 0.0

@@ -112,12 +112,12 @@ class CompileProcess:
 
 def serve() -> None:
     """Compile the plans that come through stdin until it ends, and answer through stdout."""
-    asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    requested, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what compilers print is no answer
     # tvm_ffi imports PyTorch wherever it is installed, which takes longer than a kernel and changes
     # nothing in it.
     sys.modules["torch"] = None  # type: ignore[assignment]
-    while (text := _receive(asked)) is not None:
+    while (text := _receive(requested)) is not None:
         _send(answers, _answer(text))
 
 

@@ -59,7 +59,7 @@ def choose(
     for backend in backends:
         limit = _time(ranked[keep]) if len(ranked) > keep else inf
         rank_it = partial(_ranking_or_reason, backend, problem, extents, target, 1 + keep, limit)
-        found = _asked(backend, rank_it, partial(_nothing_of, backend.name))
+        found = _answer_of(backend, rank_it, partial(_nothing_of, backend.name))
         rejected += found.rejected
         own = [(backend.name, each) for each in found.candidates]
         # Each backend's are in its own order: however many there are, the first of all is the same.
@@ -102,7 +102,9 @@ def _nothing_of(name: str, reason: str) -> Ranking:
     return Ranking((), (Rejection(name, reason),))
 
 
-def _asked(backend: Backend, ask: Callable[[], Answer], failed: Callable[[str], Answer]) -> Answer:
+def _answer_of(
+    backend: Backend, ask: Callable[[], Answer], failed: Callable[[str], Answer]
+) -> Answer:
     """Ask a backend; one from outside that fails is left out, with a warning."""
     if backend.name in BUILTIN:
         return ask()

@@ -189,7 +189,7 @@ def _planner(
 
 
 def _named(name: str, target: Target, usable: bool) -> Backend:
-    """Return the backend that a caller asks for.
+    """Return the backend that a caller requests.
 
     Raises
     ------

@@ -43,7 +43,7 @@ class Target:
     sm_count
         Number of streaming multiprocessors.
     smem_per_sm, smem_per_block
-        Shared memory of one SM, and the most that one CTA may ask for (opt-in), in bytes.
+        Shared memory of one SM, and the most that one CTA may request (opt-in), in bytes.
     l2_bytes
         Size of the level-2 cache in bytes.
     clock_mhz
@@ -77,7 +77,7 @@ class Target:
         """Whether this is a CUDA device."""
         return self.arch != "cpu"
 
-    @cached_property  # asked for many times in each plan
+    @cached_property  # requested many times in each plan
     def capability(self) -> tuple[int, int]:
         """Compute capability, (9, 0) for ``"sm_90a"``."""
         digits = self.arch[3:].rstrip("af")

@@ -54,7 +54,7 @@ class Tuned:
 
     @property
     def key(self) -> tuple[Problem, Extents, Target, str]:
-        """The question that it answers: problem, extents, target and the backend asked for."""
+        """The question that it answers: problem, extents, target and the backend requested."""
         return self.plan.problem, self.plan.extents, self.plan.target, self.asked
 
 

@@ -221,9 +221,9 @@ def canonical(
         granularity = granularity and granularity.transposed
         epilogue = epilogue and epilogue.transposed
     of_sums = granularity or (PER_TENSOR if scaled else None)
-    asked = (precision, deterministic, of_sums, batch_invariant)
+    requested = (precision, deterministic, of_sums, batch_invariant)
     gemm = _assemble(
-        (m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked, _gate_of(epilogue)
+        (m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, requested, _gate_of(epilogue)
     )
     if converted is not None:
         gemm = replace(gemm, problem=_converted(gemm.problem, converted))
@@ -351,7 +351,7 @@ def _assemble(
     strides: tuple[tuple[int, int], tuple[int, int], tuple[int, int]],
     dims: list[tuple[int, ...]],
     swapped: bool,
-    asked: tuple[Precision, bool, Scales | None, bool],
+    requested: tuple[Precision, bool, Scales | None, bool],
     gate: Gate = "",
 ) -> Gemm:
     m, n, k = sizes
@@ -361,9 +361,9 @@ def _assemble(
     fixed = []
     for index in range(3):
         batch_steps = [dim[1 + index] for dim in dims]
-        rows_only = asked[-1] and index != 1
+        rows_only = requested[-1] and index != 1
         own = strides[index]
-        if asked[-1] and index == 1:
+        if requested[-1] and index == 1:
             own = stacked(shapes[index], own)
         kind, pair = (classify_rows if rows_only else classify)(
             layouts[index], shapes[index], own, names[index], batch_steps
@@ -382,7 +382,7 @@ def _assemble(
     full = [(*fixed[i], inner[0][1 + i], inner[1][1 + i]) for i in range(3)]
     l0, l1 = inner[0][0], inner[1][0]
     return Gemm(
-        problem=_problem(types[0], types[1], types[2], *asked),
+        problem=_problem(types[0], types[1], types[2], *requested),
         extents=Extents(m, n, k, l0 * l1),
         swapped=swapped,
         batch=(l0, l1),

@@ -222,7 +222,7 @@ def converted_accumulator(dtype: DType) -> DType:
 
 
 def scaled_default(dtype: DType) -> DType | None:
-    """Return the type of a scaled product of `dtype` where none is asked for.
+    """Return the type of a scaled product of `dtype` where none is requested.
 
     None where it is that of a product without scales. Those of int8 are no integers any more.
     """

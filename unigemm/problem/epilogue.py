@@ -385,8 +385,8 @@ def _step_flaw(epilogue: Epilogue, i: int, sides: list[str]) -> tuple[str | None
     if not all(0 <= j < i for j in step.of):
         return "is of steps that are not before it", ""
     booleans = [steps[j].op in BOOLEANS for j in step.of]
-    asked = [step.op in OF_BOOLEANS or (step.op == "where" and k == 0) for k in range(count)]
-    if booleans != asked:
+    requested = [step.op in OF_BOOLEANS or (step.op == "where" and k == 0) for k in range(count)]
+    if booleans != requested:
         return "mixes numbers and truth values", ""
     found = {sides[j] for j in step.of} - {"any"}
     if step.op in _HALVES:

@@ -271,8 +271,8 @@ def grouped(
         dims = [(extent, of_b, of_a, *rest) for extent, of_a, of_b, *rest in dims]
         epilogue = epilogue and epilogue.transposed
         groups = groups.transposed
-    asked = (precision, deterministic, of_sums, False)
-    gemm = _assemble((m, n, k), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, asked, gate)
+    requested = (precision, deterministic, of_sums, False)
+    gemm = _assemble((m, n, k), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, requested, gate)
     if epilogue is not None:
         _refuse_narrow_totals(epilogue, beside, form)
         gemm = _with_epilogue(gemm, epilogue, beside, beside_mats, dims)

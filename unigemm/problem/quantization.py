@@ -42,9 +42,9 @@ __all__ = [
     "check_quantized",
     "quantized",
     "quantized_default",
+    "requested_sharing",
     "scales_of_blocks",
     "scales_shape",
-    "sharing_asked",
     "sharing_of",
     "sharing_of_result",
 ]
@@ -83,7 +83,7 @@ def sharing_of(block: Any, name: str = "block") -> Sharing:
     )
 
 
-def sharing_asked(block: Any) -> Sharing:
+def requested_sharing(block: Any) -> Sharing:
     """Return what shares a scale of a result, of what a caller writes as `quantize_out`.
 
     Raises

@@ -40,7 +40,7 @@ from .bound import Arrays, Bound, called, refuse_shared, taking, zeroed
 from .conversion import read_as, with_conversion
 from .first_call import measured
 from .fusion import Fusion, fusion_for
-from .grouped import ENDS, checking, form_asked
+from .grouped import ENDS, checking, requested_form
 from .host import _elements, host_gemm, host_product
 from .loader import _digest, _each_launch, _launcher, _loaded, _loading
 from .numpy_matmul import HostProduct
@@ -89,7 +89,7 @@ def bind(library: Library, request: Request) -> Bound:
     attach()
     see = _Seen(library)
     arguments = request.arguments()
-    form = form_asked(request, see)
+    form = requested_form(request, see)
     scales = scales_of(
         request.scales(), see, lambda name: library.operand(getattr(request, name), name), form
     )
@@ -114,18 +114,18 @@ def bind(library: Library, request: Request) -> Bound:
     check_options(options)
     named = dict(zip(("a", "b", "out"), (request.a, request.b, *request.results), strict=False))
     hosts = {name: host_view(library, x, name) for name, x in named.items()}
-    asked, options = options, with_named_backend(options)
+    requested, options = options, with_named_backend(options)
     if options.casting is not None and not library.promotes:
         raise UnsupportedProblem("casting= is for NumPy and CuPy arrays; leave it out")
     own = library.name == "torch"
     product = host_product(hosts, options, promotes=library.promotes, torch=own)
     if product is not None:
-        with blaming(asked, options):
+        with blaming(requested, options):
             bound = _bind_host(library, product, options)
     else:
         operands = {name: library.operand(x, name) for name, x in named.items()}
         operands = _in_order(request, operands | see.operands | of_scales)
-        bound = _bound(library, operands, asked, options, fusion, scales, in_place=in_place)
+        bound = _bound(library, operands, requested, options, fusion, scales, in_place=in_place)
     refuse_changed(library, see.before)
     return replace(bound, kept=False) if later else bound
 
@@ -153,7 +153,7 @@ def _in_order(request: Request, operands: Mapping[str, Operand]) -> dict[str, Op
 
 
 def _bound(
-    library: Library, operands: dict[str, Operand], asked: Options, options: Options,
+    library: Library, operands: dict[str, Operand], requested: Options, options: Options,
     fusion: Fusion | None, scales: Scales, *, in_place: bool,
 ) -> Bound:  # fmt: skip
     """Bind what kernels compute.
@@ -208,7 +208,7 @@ def _bound(
         scalar=not layout.shape,
         fill=fill,
         device=index,
-        options=asked,
+        options=requested,
         arrays=arrays,
         fresh=z is None,
         beside=fusion is not None or bool(scales.brought) or form is not None,
@@ -231,7 +231,7 @@ def _bound(
     gemm = stated(x.layout, y.layout, layout, options)
     # Before a plan is made or a kernel compiled; each later call checks its own addresses.
     refuse_shared(arrays, operands)
-    plan, launch = _planned_launch(library, gemm, device, asked, options)
+    plan, launch = _planned_launch(library, gemm, device, requested, options)
     launch = _each_launch(launch, gemm)
     if index < 0 and not library.numpy_errors:
         launch = without_errors(launch)
@@ -273,15 +273,15 @@ def _results(count: int) -> list[str]:
 
 
 def _planned_launch(
-    library: Library, gemm: Gemm, device: Any, asked: Options, options: Options
+    library: Library, gemm: Gemm, device: Any, requested: Options, options: Options
 ) -> tuple[Plan, Launcher]:
     """Plan a product, or check the caller's plan, and bind its kernel."""
     target = target_of(device)
     index = -1 if device == HOST else device.index
     with nullcontext() if index < 0 else library.context(index, None):
         if options.plan is None:
-            with blaming(asked, options):
-                by_environment = options.backend != asked.backend
+            with blaming(requested, options):
+                by_environment = options.backend != requested.backend
                 return _planned(gemm, target, options.backend, index, by_environment)
         plan = typed(options.plan)
         gemm = _fit(plan, gemm, target)

@@ -28,7 +28,7 @@ __all__ = ["call", "compute", "if_known", "opened", "run", "whole"]
 
 
 def call(request: Request) -> Any:
-    """Compute what a request asks for, and return `out` or new arrays; see `compute`."""
+    """Compute what a request requests, and return `out` or new arrays; see `compute`."""
     return compute(*request.parts)
 
 
@@ -36,7 +36,7 @@ def compute(
     operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None = None,
     stream: Any = None, axes: Any = None,
 ) -> Any:  # fmt: skip
-    """Compute what is asked for by the parts of a request, which a known call need not make.
+    """Compute what is requested by the parts of a request, which a known call need not make.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def if_known(
     operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None = None,
     stream: Any = None, way: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
 ) -> Any:  # fmt: skip
-    """Compute what a request asks for; None if it is not of a known kind, or needs a closer look.
+    """Compute what a request requests; None if it is not of a known kind, or needs a closer look.
 
     Parameters
     ----------
@@ -185,8 +185,8 @@ def _run(library: Library, bound: Bound, request: Request) -> Any:
     # By `read`: what NumPy multiplies in host memory may be no operand of a kernel.
     places = [library.read(x)[0] for x in arrays.values()]
     given = {**request.scales(), **request.arguments()}
-    asked = (*bound.factors, *bound.numbers)
-    numbers = {name: factor(given[name], name) for name in asked}
+    requested = (*bound.factors, *bound.numbers)
+    numbers = {name: factor(given[name], name) for name in requested}
     return run(
         library, bound, tuple(arrays.values()), places, numbers, request.stream, request.parts
     )

@@ -62,11 +62,11 @@ def with_conversion(
         return options
     if a.dtype not in CONVERTED or b.dtype not in CONVERTED:
         return options
-    asked = None if options.dtype is None else parse_dtype(options.dtype)
-    wanted = out.dtype if out is not None else asked
+    requested = None if options.dtype is None else parse_dtype(options.dtype)
+    wanted = out.dtype if out is not None else requested
     if a.dtype in INPUTS and may_multiply(a.dtype, b.dtype):
         offered = fused_output_dtypes if fused else output_dtypes
-        if (wanted is None or wanted in offered(a.dtype)) and asked in (None, wanted):
+        if (wanted is None or wanted in offered(a.dtype)) and requested in (None, wanted):
             if options.casting is not None:
                 given = numpy_dtype(wanted or output_dtypes(a.dtype)[0])
                 refuse_casts([numpy_dtype(a.dtype), numpy_dtype(b.dtype)], given, options.casting)

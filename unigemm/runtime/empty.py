@@ -8,7 +8,7 @@ from math import prod
 from ..arrays.library import Library
 from ..arrays.operands import HOST
 from ..problem.canonical import result_shape
-from .grouped import form_asked
+from .grouped import requested_form
 from .request import Request
 from .result_type import device_of
 
@@ -22,7 +22,7 @@ def with_one(library: Library, request: Request) -> Request:
     if request.operation == "matmul":
         result_shape(x.shape, y.shape)
     else:
-        form_asked(request, library.operand)
+        requested_form(request, library.operand)
     columns = (*y.shape[:-2], 1, y.shape[-1]) if len(y.shape) > 1 else (1,)
     found = []
     for like, shape in ((x, (*x.shape[:-1], 1)), (y, columns)):

@@ -28,7 +28,7 @@ class Measuring:
     budget: float = 0.05
 
 
-_asked: list[Measuring] = []
+_requested: list[Measuring] = []
 _BY_ENVIRONMENT = Measuring()
 
 
@@ -36,13 +36,13 @@ _BY_ENVIRONMENT = Measuring()
 @untraced
 def measuring(how: Measuring) -> Iterator[None]:
     """Measure the first calls of all threads until the block ends; the innermost block decides."""
-    _asked.append(how)
+    _requested.append(how)
     for library in KNOWN.values():
         library.forget()  # what was called before is a first call again
     try:
         yield
     finally:
-        _asked.remove(how)
+        _requested.remove(how)
 
 
 def measured(library: Library, request: Request, options: Options, fusion: Fusion | None) -> bool:
@@ -56,7 +56,7 @@ def measured(library: Library, request: Request, options: Options, fusion: Fusio
     if options.converted is not None:
         return False
     try:
-        how = _asked[-1]
+        how = _requested[-1]
     except IndexError:
         if not env.autotune():
             return False

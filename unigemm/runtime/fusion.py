@@ -1,4 +1,4 @@
-"""What a call asks for beside its product: checked, and stated as an `Epilogue`."""
+"""What a call requests beside its product: checked, and stated as an `Epilogue`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def fusion_of(
     exact: bool = False,
     quantized: Layout | None = None,
 ) -> Fusion:
-    """Check the arguments of an epilogue, and state what they ask for.
+    """Check the arguments of an epilogue, and state what they request.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def fusion_for(
     given: Mapping[str, Any],
     layouts: tuple[Layout, Layout, Layout | None],
     see: Callable[[Any, str], Operand | Layout],
-    asked: Any,
+    requested: Any,
     in_place: bool,
     *,
     on_host: bool,
@@ -132,12 +132,12 @@ def fusion_for(
     exact: bool = False,
     quantized: Layout | None = None,
 ) -> Fusion:
-    """Return `fusion_of` for the layouts of `a`, `b` and `out`, and the dtype that is asked for."""
+    """Return `fusion_of` for the layouts of `a`, `b` and `out`, and the dtype that is requested."""
     a, b, out = layouts
     dtype = None
     if "epilogue" in given and not exact:  # which may return more results of that type
-        asked = out.dtype if asked is None and out is not None else asked
-        dtype = output_dtype(asked, a, b, on_host=on_host, fused=True)
+        requested = out.dtype if requested is None and out is not None else requested
+        dtype = output_dtype(requested, a, b, on_host=on_host, fused=True)
     shapes = a.shape, b.shape
     return fusion_of(
         given, shapes, see, in_place, dtype, for_any=for_any, form=form, exact=exact,
@@ -333,7 +333,7 @@ class _Builder:
 
 
 def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
-    """Return what the arguments with names of their own ask for."""
+    """Return what the arguments with names of their own request."""
     from ..activations import ACTIVATIONS, GATED, GRADIENTS
     from ..epilogue import pair, times, traced, zero
 
@@ -418,7 +418,7 @@ _MOST_TRACED = 1024
 
 
 def _of_function(builder: _Builder, dtype: DType | None) -> Fusion:
-    """Return what a caller's function asks for; it is called once for each state that it has."""
+    """Return what a caller's function requests; it is called once for each state that it has."""
     from ..epilogue import traced
     from ..planning.fingerprint import known_as
 

@@ -1,4 +1,4 @@
-"""The forms of grouped products that calls ask for, and ends of groups in host memory."""
+"""The forms of grouped products that calls request, and ends of groups in host memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..problem.grouped import Form, form_of
 from ..support.arguments import is_one_of, shown
 from .request import Request
 
-__all__ = ["ENDS", "checking", "form_asked"]
+__all__ = ["ENDS", "checking", "requested_form"]
 
 #: What says where groups end, or how many rows of each are valid.
 ENDS = ("offsets", "rows")
 
 
-def form_asked(
+def requested_form(
     request: Request, see: Callable[[Any, str], Operand | Layout | ArraySpec]
 ) -> Form | None:
-    """Return the form of the grouped product that a call asks for; None for another operation.
+    """Return the form of the grouped product that a call requests; None for another operation.
 
     Parameters
     ----------

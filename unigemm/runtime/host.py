@@ -86,12 +86,12 @@ def host_product(
 
 def _refuse_casts(a: HostArray, b: HostArray, out: HostArray | None, options: Options) -> None:
     """Refuse inputs that would need a cast to the result's type that `casting` forbids."""
-    asked = out.dtype if options.dtype is None and out is not None else options.dtype
+    requested = out.dtype if options.dtype is None and out is not None else options.dtype
     x, y = a.layout, b.layout
     assert x is not None
     assert y is not None
     assert options.casting is not None
-    refuse_casts([a.dtype, b.dtype], numpy_dtype(output_dtype(asked, x, y)), options.casting)
+    refuse_casts([a.dtype, b.dtype], numpy_dtype(output_dtype(requested, x, y)), options.casting)
 
 
 def host_gemm(product: HostProduct, options: Options) -> Gemm:

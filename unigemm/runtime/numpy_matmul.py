@@ -104,12 +104,12 @@ def is_for_kernels(a: HostArray, b: HostArray, out: HostArray | None, dtype: Any
         return False
     if x.dtype not in INPUTS or not may_multiply(x.dtype, y.dtype):
         return False
-    asked = None if dtype is None else parse_dtype(dtype)
+    requested = None if dtype is None else parse_dtype(dtype)
     if z is not None:
-        if asked not in (None, z.dtype) or z.shape != result_shape(x.shape, y.shape):
+        if requested not in (None, z.dtype) or z.shape != result_shape(x.shape, y.shape):
             return False
-        asked = z.dtype
-    return asked is None or asked in output_dtypes(x.dtype)
+        requested = z.dtype
+    return requested is None or requested in output_dtypes(x.dtype)
 
 
 def numpy_product(
@@ -150,11 +150,11 @@ def numpy_product(
                 "out is a lazily conjugated view; pass the tensor that it is a view of"
             )
         refuse_self_overlap("out", out.shape, out.strides, out.dtype.itemsize)
-    asked = _asked(a, b, out, dtype, promotes)
-    loop = _loop(a, b, out, asked, casting or "same_kind")
+    requested = _requested(a, b, out, dtype, promotes)
+    loop = _loop(a, b, out, requested, casting or "same_kind")
     if loop is None:
         return None
-    return HostProduct(a, b, out, shape, loop[2] if asked is None else asked, loop)
+    return HostProduct(a, b, out, shape, loop[2] if requested is None else requested, loop)
 
 
 def refuse_casts(given: Sequence[np.dtype], dtype: np.dtype, casting: str) -> None:
@@ -199,34 +199,34 @@ def _refuse_shape(
         )
 
 
-def _asked(
+def _requested(
     a: HostArray, b: HostArray, out: HostArray | None, dtype: Any, promotes: bool
 ) -> np.dtype | None:
     """Return the type of the result where NumPy does not decide it, else None."""
     import numpy as np
 
-    asked = None if dtype is None else numpy_dtype(parse_dtype(dtype))
+    requested = None if dtype is None else numpy_dtype(parse_dtype(dtype))
     if not promotes:
-        return _one_type(a, b, out, asked)
-    if asked is not None:
-        return asked
+        return _one_type(a, b, out, requested)
+    if requested is not None:
+        return requested
     kinds = {a.dtype, b.dtype}
     if np.dtype(np.int8) in kinds and kinds <= {np.dtype(np.int8), np.dtype(np.bool_)}:
-        asked = np.dtype(np.int32)  # as kernels do, so that nothing of the sums is lost
+        requested = np.dtype(np.int32)  # as kernels do, so that nothing of the sums is lost
         if out is not None and out.dtype.kind == "i":
-            asked = out.dtype  # as dtype= asks for it: the low bits of the sums
-        elif out is not None and not np.can_cast(asked, out.dtype, "safe"):
+            requested = out.dtype  # as dtype= requests it: the low bits of the sums
+        elif out is not None and not np.can_cast(requested, out.dtype, "safe"):
             raise UnsupportedDtype(
                 f"int8 inputs do not give a {out.dtype} result; use int32, or int8 or int16 for "
                 "the low bits of the sums, as numpy.matmul keeps them"
             )
     elif {kind.name for kind in kinds} == {"bfloat16"} and out is None:
-        asked = a.dtype  # NumPy itself gives float32
-    return asked
+        requested = a.dtype  # NumPy itself gives float32
+    return requested
 
 
 def _loop(
-    a: HostArray, b: HostArray, out: HostArray | None, asked: np.dtype | None, casting: str
+    a: HostArray, b: HostArray, out: HostArray | None, requested: np.dtype | None, casting: str
 ) -> tuple[np.dtype, np.dtype, np.dtype] | None:
     """Return the types that NumPy multiplies and sums; None if it does not take them."""
     import numpy as np
@@ -236,9 +236,9 @@ def _loop(
         return None
     given = (a.dtype, b.dtype, None if out is None else out.dtype)
     options: dict[str, Any] = {"casting": casting}
-    if asked is not None:
+    if requested is not None:
         # Sums of bfloat16 are in float32, and rounded once.
-        sums = np.dtype(np.float32) if asked.name == "bfloat16" else asked
+        sums = np.dtype(np.float32) if requested.name == "bfloat16" else requested
         options["signature"] = (None, None, sums)
     try:
         first, second, result = np.matmul.resolve_dtypes(given, **options)
@@ -258,11 +258,11 @@ def _is_number(dtype: np.dtype) -> bool:
 
 
 def _one_type(
-    a: HostArray, b: HostArray, out: HostArray | None, asked: np.dtype | None
+    a: HostArray, b: HostArray, out: HostArray | None, requested: np.dtype | None
 ) -> np.dtype:
     """Return the type of a product of a library that does not convert types."""
     x, y = (Layout(each.shape, each.strides, parse_dtype(each.dtype)) for each in (a, b))
-    given = asked if out is None or asked is not None else out.dtype
+    given = requested if out is None or requested is not None else out.dtype
     found = output_dtype(None if given is None else parse_dtype(given), x, y, on_host=True)
     if out is not None and parse_dtype(out.dtype) is not found:
         raise UnsupportedDtype(f"out is {out.dtype} and dtype= asks for {found}; make them agree")

@@ -71,12 +71,12 @@ class Options:
         cls, request: Request, scales: Scales, form: Form | None = None, *, scaled: bool = False
     ) -> Options:
         """Return the options of a request; `scaled` is whether whole operands will have scales."""
-        asked = {name: getattr(request, name) for name in _ASKED}
+        requested = {name: getattr(request, name) for name in _ASKED}
         free = request.dtype is None and not request.results and request.quantize_out is None
         if free:
-            asked["dtype"] = scales.result
-        asked |= {"blocks": scales.layouts, "granularity": scales.granularity, "form": form}
-        return cls(**asked, scaled=scaled or scales.scaled)
+            requested["dtype"] = scales.result
+        requested |= {"blocks": scales.layouts, "granularity": scales.granularity, "form": form}
+        return cls(**requested, scaled=scaled or scales.scaled)
 
 
 _ASKED = tuple(x.name for x in fields(Options) if x.name in Request._fields)
@@ -104,14 +104,14 @@ def describe(
     """
     if options.form is not None:
         refuse_of_groups(a, options)
-    asked = out.dtype if options.dtype is None and out is not None else options.dtype
+    requested = out.dtype if options.dtype is None and out is not None else options.dtype
     if options.converted is not None:
         a, b = replace(a, dtype=options.converted), replace(b, dtype=options.converted)
     fused = options.epilogue is not None
     if options.converted is None or (fused and options.converted not in EXACT):
-        dtype = output_dtype(asked, a, b, on_host=on_host, fused=fused)
+        dtype = output_dtype(requested, a, b, on_host=on_host, fused=fused)
     else:  # checked by NumPy's rules
-        dtype = parse_dtype(asked if out is None else out.dtype)
+        dtype = parse_dtype(requested if out is None else out.dtype)
         refuse_result(dtype)
     if options.precision != "ieee" and a.dtype is not DType.FLOAT32:
         raise UnsupportedProblem(
@@ -283,19 +283,19 @@ def refuse_of_groups(a: Operand | Layout, options: Options) -> None:
 
 
 @contextmanager
-def blaming(asked: Options, options: Options) -> Iterator[None]:
+def blaming(requested: Options, options: Options) -> Iterator[None]:
     """Mention ``UNIGEMM_BACKEND`` in errors of a call whose backend it chose."""
     try:
         yield
     except UnigemmError as error:
-        if options.backend == asked.backend:
+        if options.backend == requested.backend:
             raise
         raise type(error)(f"UNIGEMM_BACKEND is {options.backend}: {error}") from error
 
 
 def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
     """Check that a given plan is for this product, and return the product as the plan states it."""
-    if plan.problem.deterministic:  # such a plan also serves a call that does not ask for it
+    if plan.problem.deterministic:  # such a plan also serves a call that does not request it
         gemm = replace(gemm, problem=replace(gemm.problem, deterministic=True))
     pairs: Sequence[tuple[str, object, object]] = (
         ("A", plan.problem.a, gemm.problem.a),

@@ -24,7 +24,7 @@ from .complex_terms import TERMS, has_complex_terms, without_terms
 from .conversion import read_as, with_conversion
 from .converted_copies import dtype_of_copies
 from .fusion import fusion_for
-from .grouped import form_asked
+from .grouped import requested_form
 from .host import host_gemm, host_product
 from .numpy_matmul import HostProduct
 from .options import Options, blaming, check_options, describe, stated, with_named_backend
@@ -70,7 +70,7 @@ def plan_request(
     place, here = _complex_target(request, target), target is None
     if place is not None:
         request, target = real_description(request), place
-    form = form_asked(request, _described)
+    form = requested_form(request, _described)
     scales = scales_of(
         request.scales(), _described, lambda name: _described(getattr(request, name), name), form
     )
@@ -145,7 +145,7 @@ def plan_call(
     a, b, out
         Arrays or `ArraySpec`; `out` may be None.
     options
-        What the call asks for.
+        What the call requests.
     target
         Where it is to run; None for the arrays' own device.
     given
@@ -162,7 +162,7 @@ def plan_call(
     UnigemmError
         See `unigemm.plan`.
     """
-    asked, options, usable = options, with_named_backend(options), target is None or here
+    requested, options, usable = options, with_named_backend(options), target is None or here
     a, b = (x if isinstance(x, ArraySpec) else as_array(x, n) for x, n in ((a, "a"), (b, "b")))
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     libraries = {n: library_of(x, n) for n, x in named.items() if not isinstance(x, ArraySpec)}
@@ -189,7 +189,7 @@ def plan_call(
         own = bool(libraries) and all(x.name == "torch" for x in libraries.values())
         product = host_product(hosts, options, promotes=promotes, torch=own)
         if product is not None:
-            with blaming(asked, options):
+            with blaming(requested, options):
                 return _plan_on_host(product, place, options, usable=usable, keep=keep)
     layouts = {n: _described(x, n) for n, x in named.items()}
     if options.blocks:
@@ -202,7 +202,7 @@ def plan_call(
     except TypeError:  # of a dtype that has no hash, say
         stated = _stated.__wrapped__
     gemm = stated(options, on_host, *layouts.values())
-    with blaming(asked, options):
+    with blaming(requested, options):
         return plan_gemm(gemm, place, options.backend, usable=usable, keep=keep, tuned=tuned)
 
 

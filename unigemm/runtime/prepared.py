@@ -109,13 +109,13 @@ class Prepared:
             key, arrays, _, numbers = known(library, *request.parts[:3])
         except Exception:  # a function that nothing tells from others
             key, arrays, numbers = None, (), NONE
-        asked = request
+        requested = request
         if request.fuses and library.layout(plain(request.a), "a").shape[-1:] == (0,):
-            asked = with_one(library, request)
-        bound = bind_any(library, asked)
+            requested = with_one(library, request)
+        bound = bind_any(library, requested)
         self.plan = bound.plan
         # Otherwise each call is bound anew, as `matmul` does.
-        if asked is request and bound.kept and key is not None:
+        if requested is request and bound.kept and key is not None:
             pairs = any(type(x) is tuple for x in request)
             if (
                 not pairs

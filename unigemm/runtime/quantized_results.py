@@ -23,8 +23,8 @@ from ..problem.quantization import (
     Sharing,
     check_quantized,
     quantized_default,
+    requested_sharing,
     scales_shape,
-    sharing_asked,
 )
 from .rounding import rounding_of
 
@@ -72,7 +72,7 @@ def with_quantized_results(options: Options, a: DType, results: tuple[Any, ...])
     """
     if options.quantize_out is None:
         return options
-    sharing = sharing_asked(options.quantize_out)
+    sharing = requested_sharing(options.quantize_out)
     if options.form is not None and sharing == "1x128" and options.form.along == "n":
         raise UnsupportedProblem(
             "the columns are divided, so that 128 neighbours of a row are of several groups; pass "

@@ -58,10 +58,10 @@ def quantize_array(
     """
     key: Hashable = None
     bound: _Bound | None = None
-    asked = library.ask is not None and library.ask()
+    requested = library.ask is not None and library.ask()
     with suppress(Exception):  # something is wrong with the array: `operand` says what
         key = ("quantize", dtype, sharing, library.read(x)[1])
-        bound = None if asked else library.table.get(key)
+        bound = None if requested else library.table.get(key)
     if bound is None:
         bound = _bind(library, x, dtype, sharing)
         if key is not None:

@@ -1,4 +1,4 @@
-"""`Request`: all that a call asks for. Its fields are the one list of that."""
+"""`Request`: all that a call requests. Its fields are the one list of that."""
 
 from __future__ import annotations
 

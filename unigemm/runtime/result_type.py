@@ -95,7 +95,7 @@ def complex_type(library: Library, request: Request) -> DType:
     ------
     UnsupportedDtype
         The operands are mixed and the library does not promote them, one is neither real nor
-        complex, or `casting` forbids what is asked for.
+        complex, or `casting` forbids what is requested.
     """
     named = {"a": request.a, "b": request.b}
     operands = {name: library.operand(x, name) for name, x in named.items()}
@@ -156,9 +156,9 @@ def _of_host(
 def _of_kernels(
     request: Request, a: Described, b: Described, *, on_host: bool, promotes: bool
 ) -> DType:
-    asked, fused = request.dtype, bool(request.arguments())
+    requested, fused = request.dtype, bool(request.arguments())
     if a.dtype is DType.INT8 and request.scales():  # the epilogue multiplies by them
-        asked, fused = scaled_default(a.dtype) if asked is None else asked, True
+        requested, fused = scaled_default(a.dtype) if requested is None else requested, True
     if any(x.dtype in COMPLEX for x in (a, b)) and (fused or not on_host):
         return _of_complex(request, a, b, promotes=promotes)
     if fused or not on_host:  # other products that are converted there are NumPy's own
@@ -168,4 +168,4 @@ def _of_kernels(
         if options.converted is not None and (not fused or options.converted in EXACT):
             return parse_dtype(options.dtype)
         a, b = read_as(a, options), read_as(b, options)
-    return output_dtype(asked, a, b, on_host=on_host, fused=fused)
+    return output_dtype(requested, a, b, on_host=on_host, fused=fused)

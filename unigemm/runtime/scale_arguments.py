@@ -49,7 +49,7 @@ class Scales:
         The names of those that the epilogue multiplies sums by, which are in no other field: of
         lines, and all those of integers.
     result
-        The type of the result where none is asked for; None for that of a product without scales.
+        The type of the result where none is requested; None for that of a product without scales.
     """
 
     whole: dict[str, float | str]

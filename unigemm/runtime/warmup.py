@@ -1,4 +1,4 @@
-"""Kernels before they are needed: what a program asked for, and compiling all of that at once."""
+"""Kernels before they are needed: what a program requested, and compiling all of that at once."""
 
 from __future__ import annotations
 

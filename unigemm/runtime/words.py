@@ -17,12 +17,12 @@ __all__ = [
     "QUANTIZED",
     "SCALES",
     "WORDS",
-    "asked_specs",
     "block_scaled_specs",
     "fused_specs",
     "grouped_specs",
     "quantize_out_of",
     "request_of",
+    "requested_specs",
     "specs",
 ]
 
@@ -156,9 +156,9 @@ def request_of(
     if groups is not None:
         a, b, ends, shape = grouped_specs(a, b, groups, along)
         given |= {**ends, "operation": "grouped"}
-    asked = asked_specs(epilogue, scale_a, scale_b, a, b, shape)
+    requested = requested_specs(epilogue, scale_a, scale_b, a, b, shape)
     # A scale of an operand that has block scales goes beside them, as a pair.
-    given |= {name: (given[name], x) if name in given else x for name, x in asked.items()}
+    given |= {name: (given[name], x) if name in given else x for name, x in requested.items()}
     given["quantize_out"] = quantize_out_of(quantize_out)
     return Request(a, b, dtype=out_dtype, **given, **options)
 
@@ -180,7 +180,7 @@ def quantize_out_of(word: Any) -> Any:
     return QUANTIZED[word]
 
 
-def asked_specs(
+def requested_specs(
     epilogue: str | None,
     scale_a: str | None,
     scale_b: str | None,
@@ -262,22 +262,22 @@ def fused_specs(
         "amax_out": ArraySpec((1,), DType.FLOAT32),
         "bias_grad_out": ArraySpec(shape[-1:], DType.FLOAT32),
     }
-    asked: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
     for word in (text or "").split(","):
         name = word.strip()
         if name in kinds:
-            asked[name] = kinds[name]
+            requested[name] = kinds[name]
         elif name == "halves":
-            asked["gate_layout"] = name
-        elif name in (*ACTIVATIONS, *GATED, *GRADIENTS) and "activation" not in asked:
-            asked["activation"] = name
+            requested["gate_layout"] = name
+        elif name in (*ACTIVATIONS, *GATED, *GRADIENTS) and "activation" not in requested:
+            requested["activation"] = name
             if name in GATED:
-                asked.setdefault("gate_layout", "interleaved")
-            asked |= {"preact": ArraySpec(shape, kind)} if name in GRADIENTS else {}
+                requested.setdefault("gate_layout", "interleaved")
+            requested |= {"preact": ArraySpec(shape, kind)} if name in GRADIENTS else {}
         elif name:
             known = ", ".join((*WORDS, *ACTIVATIONS, *GATED, *GRADIENTS))
             raise UnsupportedProblem(
                 f"epilogue {name[:40]!r} is not known, or a second activation; use words of "
                 f"{known}, with commas between them"
             )
-    return asked
+    return requested

@@ -1,6 +1,6 @@
 """The logger "unigemm" of the standard library: what is decided once for each kind of call.
 
-It prints nothing unless the caller adds a handler, or ``UNIGEMM_LOG`` asks for one.
+It prints nothing unless the caller adds a handler, or ``UNIGEMM_LOG`` requests one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_info() -> bool:
 
 @cache
 def attach() -> None:
-    """Attach the handler that ``UNIGEMM_LOG`` asks for, once a process."""
+    """Attach the handler that ``UNIGEMM_LOG`` requests, once a process."""
     level = env.log_level()
     if level is None:
         return

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..arrays.torch_tensors import refuse_type
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from ..problem.quantization import sharing_asked
+from ..problem.quantization import requested_sharing
 from ..runtime.options import Options as api_options
 from ..runtime.options import check_options
 from ..support.arguments import number, shown, truth
@@ -108,7 +108,7 @@ def _checked(name: str, value: Any) -> Any:
     if name in _TRUTHS:
         return truth(value, name)
     if name == "quantize_out":
-        return sharing_asked(value)
+        return requested_sharing(value)
     if name == "dtype":
         if value is not None and not isinstance(value, torch.dtype):
             raise UnsupportedDtype(

@@ -98,11 +98,11 @@ _MOST = 8
 
 
 def _agree(group: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Check that all processes ask for the same: else they would wait for each other forever."""
-    asked: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(asked, (shape, str(dtype)), group=group)
-    if any(each != asked[0] for each in asked):
-        said = ", ".join(f"{dtype} {shape}" for shape, dtype in asked)
+    """Check that all processes request the same: else they would wait for each other forever."""
+    requested: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(requested, (shape, str(dtype)), group=group)
+    if any(each != requested[0] for each in requested):
+        said = ", ".join(f"{dtype} {shape}" for shape, dtype in requested)
         raise ShapeMismatch(f"processes pass parts of different kinds ({said}); make them equal")
 
 

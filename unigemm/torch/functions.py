@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import api
 from ..arrays.torch_tensors import watchers
 from ..errors import ShapeMismatch, UnsupportedProblem
-from ..problem.quantization import sharing_asked
+from ..problem.quantization import requested_sharing
 from ..support.arguments import is_one_of
 from . import products
 from .activations import GATED, activation_named
@@ -179,7 +179,7 @@ def _with_options(
     scales, scale = scales_apart(a, scale_a, scale_b)
     operands = a, b, c, bias, *scales
     if quantize_out is not None:
-        quantize_out = sharing_asked(quantize_out)
+        quantize_out = requested_sharing(quantize_out)
         options |= {"quantize_out": quantize_out, "gate_layout": gated}
         return call(_ops.matmul_quantized, *operands, scale=scale, **options)
     if gated is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedDtype
-from ..problem.quantization import sharing_asked
+from ..problem.quantization import requested_sharing
 from ..runtime.call import if_known
 from ..runtime.request import Request
 from ..support.arguments import shown
@@ -103,7 +103,7 @@ def grouped_mm(
         options = layer_options(options)  # type: ignore[assignment]
     operators, operands = torch.ops.unigemm, (mat_a, mat_b, offs, bias)
     if quantize_out is not None:
-        sharing = sharing_asked(quantize_out)
+        sharing = requested_sharing(quantize_out)
         quantized = operators.grouped_mm_quantized
         return call(quantized, *operands, quantize_out=sharing, out_dtype=out_dtype, **options)
     return call(operators.grouped_mm, *operands, out_dtype=out_dtype, **options)

@@ -82,7 +82,7 @@ class Linear(nn.Linear):
         )  # fmt: skip
 
     def __prepare_scriptable__(self) -> Linear:
-        """Refuse `torch.jit.script`, which asks for a module that it can read."""
+        """Refuse `torch.jit.script`, which requests a module that it can read."""
         raise UnsupportedProblem(
             "torch.jit.script cannot read unigemm.torch.Linear, whose options are Python's; use "
             "torch.compile or torch.export, or script the model before replace_linear"

@@ -205,7 +205,7 @@ def _fake_matmul(
 
 
 def default_of_scaled(a: Tensor) -> torch.dtype | None:
-    """Return the dtype of a scaled product where none is asked for; None for that of another."""
+    """Return the dtype of a scaled product where none is requested; None for that of another."""
     default = scaled_default(parse_dtype(a.dtype))
     return None if default is None else getattr(torch, str(default))
 

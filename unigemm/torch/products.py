@@ -61,7 +61,7 @@ _WIDE = (torch.float64, torch.complex64, torch.complex128)
 _REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-#: The options of a call that asks for nothing else, by its activation.
+#: The options of a call that requests nothing else, by its activation.
 _OPTIONS = {name: Request(None, None, activation=name).parts[1] for name in (None, *ACTIVATIONS)}
 
 
@@ -93,13 +93,13 @@ def known(
     operands: tuple[Any, ...] = a, b, None
     if not (c is None and bias is None and alpha is None and beta is None):
         operands = a, b, None, c, bias, alpha, beta
-    asked: tuple[Any, ...] | None = _OPTIONS[activation]
+    requested: tuple[Any, ...] | None = _OPTIONS[activation]
     if options:
         try:
-            asked = _options(activation, tuple(options), *options.values())
+            requested = _options(activation, tuple(options), *options.values())
         except TypeError:  # one cannot be looked up
-            asked = None
-    return None if asked is None else if_known(operands, asked, way=way or as_matmul)
+            requested = None
+    return None if requested is None else if_known(operands, requested, way=way or as_matmul)
 
 
 @lru_cache(maxsize=256, typed=True)

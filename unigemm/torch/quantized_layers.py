@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..arrays.operands import parse_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.dtypes import DType
-from ..problem.quantization import check_quantized, scales_shape, sharing_asked, sharing_of
+from ..problem.quantization import check_quantized, requested_sharing, scales_shape, sharing_of
 from ..support.arguments import function, is_one_of, shown
 from .activations import GATED, activation_named, gated_named
 from .arguments import LayerOptions, layer_options
@@ -103,7 +103,7 @@ class QuantizedLinear(nn.Module):
             activation_named(activation)
         self.quantize_out = quantize_out
         if quantize_out is not None:
-            sharing_asked(quantize_out)
+            requested_sharing(quantize_out)
             check_quantized(parse_dtype(out_dtype or dtype), "out_dtype")
         self.in_features, self.out_features = in_features, out_features
         self.activation, self.gate_layout, self.out_dtype = activation, gate_layout, out_dtype

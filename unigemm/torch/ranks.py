@@ -82,9 +82,9 @@ def _planned() -> dict[str, tuple[str, str, str]]:
         plan = bound.plan if isinstance(bound, Bound) else None  # what `quantize` keeps has none
         if plan is None:
             continue
-        asked = bound.options.backend, bound.options.plan is None
+        requested = bound.options.backend, bound.options.plan is None
         data = plan.to_dict()
-        key = _digest([data["problem"], data["extents"], *asked])
+        key = _digest([data["problem"], data["extents"], *requested])
         choice = f"{plan.backend} {plan.config} on {plan.target}, unigemm {__version__}"
         found[key] = f"{plan.extents} of {plan.problem}", _digest(choice), choice
     return found

@@ -12,7 +12,7 @@ BlockWise128x128    (K / 128, M / 128)       (K / 128, N / 128)       (M / 128, 
 ==================  =======================  =======================  ============================
 
 All quotients are rounded up, and K / 128 of the last line may be rounded up to four of them: what
-is behind is not read. Where PyTorch asks for strides as well, any will do here.
+is behind is not read. Where PyTorch requests strides as well, any will do here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from ..problem.quantization import sharing_asked
+from ..problem.quantization import requested_sharing
 from ..support.arguments import shown
 from .arguments import LayerOptions, layer_options, tensors
 from .grouped_products import check_grouped
@@ -131,7 +131,7 @@ def scaled_mm(
     if quantize_out is None:
         return torch.ops.unigemm.matmul(*operands, dtype=dtype, **options)
     return torch.ops.unigemm.matmul_quantized(
-        *operands, quantize_out=sharing_asked(quantize_out), dtype=_quantized(output_dtype),
+        *operands, quantize_out=requested_sharing(quantize_out), dtype=_quantized(output_dtype),
         **options,
     )  # fmt: skip
 
@@ -231,7 +231,7 @@ def scaled_grouped_mm(
     if quantize_out is None:
         return torch.ops.unigemm.grouped_mm(*operands, out_dtype=dtype, **options)
     return torch.ops.unigemm.grouped_mm_quantized(
-        *operands, quantize_out=sharing_asked(quantize_out), out_dtype=_quantized(output_dtype),
+        *operands, quantize_out=requested_sharing(quantize_out), out_dtype=_quantized(output_dtype),
         **options,
     )  # fmt: skip
 
@@ -287,17 +287,17 @@ def grouped_scales(
     return found[0], found[1]
 
 
-def _output(asked: torch.dtype | None, default: torch.dtype) -> torch.dtype:
-    if asked is not None and not isinstance(asked, torch.dtype):
+def _output(requested: torch.dtype | None, default: torch.dtype) -> torch.dtype:
+    if requested is not None and not isinstance(requested, torch.dtype):
         raise UnsupportedDtype(
-            f"output_dtype is {shown(asked)}; pass a torch.dtype, such as torch.bfloat16"
+            f"output_dtype is {shown(requested)}; pass a torch.dtype, such as torch.bfloat16"
         )
-    return default if asked is None else asked
+    return default if requested is None else requested
 
 
-def _quantized(asked: torch.dtype | None) -> torch.dtype | None:
+def _quantized(requested: torch.dtype | None) -> torch.dtype | None:
     """Return the type of a quantised result; PyTorch's default, bfloat16, names none."""
-    return None if asked is torch.bfloat16 else asked
+    return None if requested is torch.bfloat16 else requested
 
 
 def _check(

@@ -132,7 +132,7 @@ def _linear_gated(x: Any, weight: Any, bias: Any, *names: str) -> list[_Rule]:
 def _matmul(
     a: Any, b: Any, c: Any = None, bias: Any = None, scale_a: Any = None, scale_b: Any = None
 ) -> list[_Rule]:
-    # DTensor remembers rules without asking for the activation, which no summand may go through.
+    # DTensor remembers rules without requesting the activation, which no summand may go through.
     rank = max(a.ndim, b.ndim)
     rules = _with_added(_with_added(_rows_and_columns(a, b), c, rank), bias, rank)
     found = []

@@ -159,9 +159,9 @@ def autotune(
         a, b, out, scale_a=scale_a, scale_b=scale_b, operation="grouped" if grouped else "matmul",
         quantize_out=quantize_out, **groups, **fused,
     )  # fmt: skip
-    asked = Options(backend=backend)
-    check_options(asked)
-    backend = with_named_backend(asked).backend
+    requested = Options(backend=backend)
+    check_options(requested)
+    backend = with_named_backend(requested).backend
     check_writable(kept_in)
     options: dict[str, Any] = {"precision": precision, "deterministic": deterministic}
     options |= {"backend": backend, "dtype": dtype, "keep": candidates - 1, "tuned": False}
@@ -180,7 +180,7 @@ def autotune(
 
 def keep_fastest(
     first: Plan,
-    asked: str,
+    requested: str,
     device: Device,
     budget: float,
     operands: Operands,
@@ -193,7 +193,7 @@ def keep_fastest(
     ----------
     first
         The model's pick with the alternatives to measure.
-    asked
+    requested
         The backend that it was chosen from, or "auto".
     device, budget, report
         As in `autotune`.
@@ -223,7 +223,7 @@ def keep_fastest(
     best, pick = decide(trials, lambda two: run(two, 2 * each_ms))
     say("done", kernels + 3, kernels + 3)
     plan = replace(best.plan, measured_us=best.us)
-    record([_tuned(plan, asked, pick)], kept_in)
+    record([_tuned(plan, requested, pick)], kept_in)
     return plan
 
 
@@ -362,7 +362,7 @@ def _compile(
     return kernels, failed
 
 
-def _tuned(plan: Plan, asked: str, pick: Trial) -> Tuned:
+def _tuned(plan: Plan, requested: str, pick: Trial) -> Tuned:
     backend = usable_backend(plan.backend)
     source, versions = "", {}
     if backend.compiles:
@@ -370,7 +370,7 @@ def _tuned(plan: Plan, asked: str, pick: Trial) -> Tuned:
         source, versions = key.source, dict(key.toolchain)
     return Tuned(
         plan,
-        asked,
+        requested,
         source,
         pick=f"{pick.plan.backend} {pick.plan.config}",
         pick_us=pick.us if pick.fault is None else 0.0,

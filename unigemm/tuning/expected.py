@@ -27,7 +27,7 @@ from .quantized import quantized_bounds, spread
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Asked", "Bounds", "bounds_of"]
+__all__ = ["Bounds", "Requested", "bounds_of"]
 
 _ELEMENTS = 1 << 20  # that are checked, so many rows
 _EXACT_BYTES = 4  # of a result: for shorter ones kernels may use quick functions
@@ -36,7 +36,7 @@ _PLAIN = Epilogue((Step("sums"),), 0)
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requested:
     """What is computed of a product.
 
     Attributes
@@ -80,7 +80,7 @@ class Bounds:
     results
         Lower and upper bounds of these rows, by name.
     largest
-        The same of the largest magnitude ("amax_out"); None where it is not asked for. All rows
+        The same of the largest magnitude ("amax_out"); None where it is not requested. All rows
         decide it, so that some of them have no upper bound.
     scaled
         Whether the result is that of `found` times its scales.
@@ -132,14 +132,14 @@ def _ratio(values: Any, low: Any, high: Any) -> float:
 
 
 def bounds_of(
-    asked: Asked, device: Device, a: Any, b: Any, arrays: Mapping[str, Any], scales: Sequence[Any],
-    share: int = 1,
+    requested: Requested, device: Device, a: Any, b: Any, arrays: Mapping[str, Any],
+    scales: Sequence[Any], share: int = 1,
 ) -> Bounds:  # fmt: skip
     """Return the bounds of a product's results.
 
     Parameters
     ----------
-    asked
+    requested
         What is computed.
     device
         Where the arrays are.
@@ -157,11 +157,11 @@ def bounds_of(
 
     shape = result_shape(tuple(a.shape), tuple(b.shape))
     rows = _rows(shape, share)
-    dtype = asked.dtypes["a"]
-    sums, sizes = device.sums(a, b, rows, scales if asked.of_blocks else ())
-    epilogue = asked.epilogue or _PLAIN
-    kind = arithmetic(accumulator(dtype), asked.dtypes["out"])
-    quick = any(asked.dtypes[name].itemsize < _EXACT_BYTES for name in _written(asked))
+    dtype = requested.dtypes["a"]
+    sums, sizes = device.sums(a, b, rows, scales if requested.of_blocks else ())
+    epilogue = requested.epilogue or _PLAIN
+    kind = arithmetic(accumulator(dtype), requested.dtypes["out"])
+    quick = any(requested.dtypes[name].itemsize < _EXACT_BYTES for name in _written(requested))
     of = interval_operations(kind, quick and kind is DType.FLOAT32, epilogue.halves)
     native = numpy_dtype(kind).type
 
@@ -173,34 +173,38 @@ def bounds_of(
         return Interval(exact, exact, "one" if value == 1 else "")
 
     def read(i: int) -> Interval:
-        x = arrays[asked.names[i]]
+        x = arrays[requested.names[i]]
         whole = len(x.shape) < 2 or x.shape[-2] == 1
         values = exactly(device.values(x, None if whole else rows))
         return Interval(values, values)
 
     with np.errstate(all="ignore"):
-        slack = _slack(asked, int(a.shape[-1]), sizes)
+        slack = _slack(requested, int(a.shape[-1]), sizes)
         values = Interval(sums - slack, sums + slack)
         if epilogue is not _PLAIN and accumulator(dtype) is DType.INT32 and kind is DType.FLOAT32:
             values = of["round"](values)
-        for scale in () if asked.of_blocks else scales:
+        for scale in () if requested.of_blocks else scales:
             one = scale if isinstance(scale, float) else device.values(scale, None).reshape(())
             values = of["mul"](values, Interval(np.float64(one), np.float64(one)))
-        found = evaluate(epilogue, of, values, read, lambda i: constant(asked.numbers[i]), constant)
+        found = evaluate(
+            epilogue, of, values, read, lambda i: constant(requested.numbers[i]), constant
+        )
         results = {}
-        for name, step in zip(_written(asked), (epilogue.result, *epilogue.stores), strict=True):
-            own = asked.dtypes[name]
+        for name, step in zip(
+            _written(requested), (epilogue.result, *epilogue.stores), strict=True
+        ):
+            own = requested.dtypes[name]
             results[name] = nearest(found[step].low, own), nearest(found[step].high, own)
-        if asked.sharing is not None:
+        if requested.sharing is not None:
             r = found[epilogue.result]
-            low, high = nearest(r.low, asked.between), nearest(r.high, asked.between)
-            both = quantized_bounds(low, high, asked.dtypes["out"], asked.sharing)
+            low, high = nearest(r.low, requested.between), nearest(r.high, requested.between)
+            both = quantized_bounds(low, high, requested.dtypes["out"], requested.sharing)
             results["out"], results[SCALES] = both
-        totals = asked.names[len(epilogue.arrays) + len(epilogue.stores) :]
+        totals = requested.names[len(epilogue.arrays) + len(epilogue.stores) :]
         for name, step in zip(totals, epilogue.totals, strict=True):
             total = _total(found[step], tuple(arrays[name].shape), shape, rows, kind)
             if total is not None:
-                own = asked.dtypes[name]
+                own = requested.dtypes[name]
                 results[name] = nearest(total.low, own), nearest(total.high, own)
         largest = None
         if epilogue.largest is not None:
@@ -208,7 +212,7 @@ def bounds_of(
             highest = np.max(most.high) if len(rows) == shape[-2] else np.inf  # NaN stays
             low, high = nearest([np.max(most.low), highest], DType.FLOAT32)
             largest = float(low), float(high)
-    return Bounds(rows, results, largest, asked.sharing is not None)
+    return Bounds(rows, results, largest, requested.sharing is not None)
 
 
 def _total(
@@ -233,24 +237,26 @@ def _total(
     return Interval((low - slack).reshape(kept), (high + slack).reshape(kept))
 
 
-def _slack(asked: Asked, k: int, sizes: Any) -> Any:
+def _slack(requested: Requested, k: int, sizes: Any) -> Any:
     """Return the largest error of sums; NaN where they may wrap around, or overflow on the way."""
     import numpy as np
 
-    kind = accumulator(asked.dtypes["a"])
+    kind = accumulator(requested.dtypes["a"])
     if kind is DType.INT32:
         return np.where(sizes >= _WRAPS, np.nan, 0.0)
     limits = np.finfo(numpy_dtype(kind))
-    slack = error_factor(k, asked.dtypes["a"], asked.precision) * sizes + k * float(limits.tiny)
+    slack = error_factor(k, requested.dtypes["a"], requested.precision) * sizes + k * float(
+        limits.tiny
+    )
     return np.where(sizes > float(limits.max), np.nan, slack)
 
 
-def _written(asked: Asked) -> tuple[str, ...]:
+def _written(requested: Requested) -> tuple[str, ...]:
     """Return the names of D and of what is stored beside it, in the epilogue's order."""
-    if asked.epilogue is None:
+    if requested.epilogue is None:
         return ("out",)
-    first = len(asked.epilogue.arrays)
-    return ("out", *asked.names[first : first + len(asked.epilogue.stores)])
+    first = len(requested.epilogue.arrays)
+    return ("out", *requested.names[first : first + len(requested.epilogue.stores)])
 
 
 def _rows(shape: tuple[int, ...], share: int = 1) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from ..runtime.quantized_results import SCALES
 from ..runtime.request import Request
 from ..support.arguments import number
 from ..support.forks import cached_property
-from .expected import Asked, Bounds, bounds_of
+from .expected import Bounds, Requested, bounds_of
 from .measure import Device
 from .measure_device import BLOCK
 
@@ -135,7 +135,7 @@ class GroupedCheck:
         Where the groups end.
     """
 
-    asked: Asked
+    asked: Requested
     device: Device
     inputs: Arrays
     ends: Ends

@@ -33,7 +33,7 @@ from ..support.log import LOG
 from .autotune import keep_fastest
 from .grouped import ends_of
 from .measure import Device
-from .operands import Arrays, Operands, asked_of, check_of, result_type, returned
+from .operands import Arrays, Operands, check_of, requested_of, result_type, returned
 
 __all__ = ["autotuning", "tune"]
 
@@ -251,9 +251,9 @@ def _measured(
         return Arrays(a, b, result, arguments, tuple(more), scaling, groups)
 
     sets = [fresh()]
-    asked = asked_of(first, fusion, library.operand(a, "a").dtype, given)
+    requested = requested_of(first, fusion, library.operand(a, "a").dtype, given)
     inputs = replace(sets[0], arguments=given)  # `c` as the caller has it
-    return Operands(sets, fresh, check_of(asked, device, inputs, ends))
+    return Operands(sets, fresh, check_of(requested, device, inputs, ends))
 
 
 def _like(library: Library, x: Any, name: str, place: Place) -> Any:

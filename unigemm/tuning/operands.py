@@ -24,13 +24,13 @@ from ..problem.dtypes import EXACT, DType
 from ..problem.problem import Problem
 from ..problem.quantization import BLOCK, scales_shape, sharing_of_result
 from ..runtime.fusion import Fusion, fusion_for
-from ..runtime.grouped import form_asked
+from ..runtime.grouped import requested_form
 from ..runtime.quantized_results import SCALES
 from ..runtime.request import PREFIX, Request
 from ..runtime.scale_arguments import scales_of
 from ..support.arguments import number
 from ..support.forks import cached_property
-from .expected import Asked, Bounds, bounds_of
+from .expected import Bounds, Requested, bounds_of
 from .grouped import Ends, GroupedCheck, ends_of, given_ends
 from .measure import Device, Workload, error_ratio, rotation
 
@@ -40,11 +40,11 @@ __all__ = [
     "Check",
     "Operands",
     "another_class",
-    "asked_of",
     "call_of",
     "check_class",
     "check_of",
     "compact_operands",
+    "requested_of",
     "result_type",
     "returned",
 ]
@@ -140,7 +140,7 @@ class Check:
         The arrays that are multiplied and read; no call writes to them.
     """
 
-    asked: Asked
+    asked: Requested
     device: Device
     inputs: Arrays
 
@@ -159,7 +159,7 @@ class Check:
 
 
 def check_of(
-    asked: Asked, device: Device, inputs: Arrays, ends: Ends | None
+    asked: Requested, device: Device, inputs: Arrays, ends: Ends | None
 ) -> Callable[[Arrays], float]:
     """Return what says how far results are from right, of groups if they have ends."""
     return (
@@ -167,7 +167,9 @@ def check_of(
     )
 
 
-def asked_of(plan: Plan, fusion: Fusion | None, a: DType, given: Mapping[str, Any]) -> Asked:
+def requested_of(
+    plan: Plan, fusion: Fusion | None, a: DType, given: Mapping[str, Any]
+) -> Requested:
     """Return what a call computes, in rows and columns as the caller sees them.
 
     Parameters
@@ -187,7 +189,7 @@ def asked_of(plan: Plan, fusion: Fusion | None, a: DType, given: Mapping[str, An
     of_blocks = scales is not None and scales.of_blocks
     sharing = sharing_of_result(problem)
     between = problem.d.dtype if problem.quantized_rows else DType.FLOAT32
-    asked = Asked(None, (), (), dtypes, problem.precision, of_blocks, sharing, between)
+    asked = Requested(None, (), (), dtypes, problem.precision, of_blocks, sharing, between)
     if fusion is None:
         return asked
     dtypes |= {name: x.dtype for name, x in zip(fusion.names, fusion.layouts, strict=True)}
@@ -267,7 +269,7 @@ class Call:
 
         count = rotation(size, device.l2_bytes)
         sets = [first, *(self._random(device, groups) for _ in range(count - 1))]
-        asked = asked_of(self.plan, self.fusion, self.a.dtype, self.arguments)
+        asked = requested_of(self.plan, self.fusion, self.a.dtype, self.arguments)
         return Operands(sets, fresh, check_of(asked, device, inputs, self.ends))
 
     def _random(self, device: Device, groups: Mapping[str, Any]) -> Arrays:
@@ -328,7 +330,7 @@ def call_of(first: Plan, request: Request) -> Call:
     arrays, arguments, scaling = request.arrays(), request.arguments(), request.scales(apart=False)
     out = arrays.get("out")
     x, y = _spec(request.a, "a"), _spec(request.b, "b")
-    form = form_asked(request, lambda each, name: _spec(each, name).layout)
+    form = requested_form(request, lambda each, name: _spec(each, name).layout)
     shape = result_shape(x.shape, y.shape) if form is None else form.shape
     if min(len(x.shape), len(y.shape)) < 2:
         raise ShapeMismatch(

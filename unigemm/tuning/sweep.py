@@ -369,12 +369,12 @@ def _described(problem: Problem) -> str:
     """Return a digest of a problem's epilogue, scales and groups; "" for one that has none."""
     import msgspec
 
-    asked: tuple[Any, ...] = problem.epilogue, problem.scales, problem.groups
+    requested: tuple[Any, ...] = problem.epilogue, problem.scales, problem.groups
     if problem.quantized_rows:
-        asked = *asked, problem.quantized_rows, problem.quantized_by
-    if not any(asked):
+        requested = *requested, problem.quantized_rows, problem.quantized_by
+    if not any(requested):
         return ""
-    data = msgspec.to_builtins(asked)
+    data = msgspec.to_builtins(requested)
     return sha256(json.dumps(data).encode()).hexdigest()[:16]
 
 

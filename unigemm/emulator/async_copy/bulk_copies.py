@@ -123,13 +123,13 @@ def _counted(b: Builder, i: Instruction, start: Any) -> Op:
             sources = flat_shared(sources, bases, g, 16)
         sizes = active(V[count], m, g)
         masks = None if mask is None else active(V[mask], m, g)
-        asked = set()
+        requested = set()
         for n, who in enumerate(threads_of(m, g)):
             row, place, size = who[0], int(places[n]), int(sizes[n])
             key = (row, place, int(sources[n]), size)
-            if key in asked:
+            if key in requested:
                 continue
-            asked.add(key)
+            requested.add(key)
             targets = [(place, int(signals[n]))]
             where = place % machine.shared.pitch
             machine.record("load", f"{size} bytes to shared address {where}", line, row)
@@ -211,12 +211,12 @@ def _store(b: Builder, i: Instruction, kind: str, update: Any) -> Op:
         after_wait(g, m)
         places = flat_shared(active(source(V), m, g), active(g.base, m, g), g, 16)
         there, sizes = active(to(V), m, g), active(V[count], m, g)
-        asked = set()
+        requested = set()
         for n, who in enumerate(threads_of(m, g)):
             key = (who[0], int(there[n]), int(places[n]), int(sizes[n]))
-            if key in asked:
+            if key in requested:
                 continue
-            asked.add(key)
+            requested.add(key)
             with at_thread(n):
                 units = _shared_units(machine, key[2], key[3])
                 write = _writer(machine, key[1], kind, update)

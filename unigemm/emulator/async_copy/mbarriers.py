@@ -386,9 +386,9 @@ def try_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
         machine = g.machine
         flat, numbers = places(V, m, g), active(V[value], m, g)
         rows = warps_of(m, g)
-        asked = dict.fromkeys(zip(rows, flat.tolist(), numbers.tolist(), strict=True))
+        requested = dict.fromkeys(zip(rows, flat.tolist(), numbers.tolist(), strict=True))
         waits: dict[int, Mbarrier] = {}
-        for row, place, number in asked:
+        for row, place, number in requested:
             with at_thread(rows.index(row)):
                 barrier = barrier_at(machine, place)
             if done(barrier, number):

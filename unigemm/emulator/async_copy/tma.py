@@ -5,7 +5,7 @@ contiguous there, its 16-byte units mixed by a swizzle of the shared address. El
 tensor are read as zeros, and not written; but a store fills the 16 bytes that a row ends in. Loads
 of float32 as TF32 are rounded.
 
-Lanes of a warp that ask for the same thing ask for it once: the hardware's instructions (UTMALDG,
+Lanes of a warp that request the same thing request it once: the hardware's instructions (UTMALDG,
 UTMASTG) are run by a warp, not by its lanes, and compilers count on that.
 
 The descriptor (read off what CuTe DSL 4.8 writes, one input varied at a time, and off what the
@@ -306,12 +306,12 @@ def load_box(b: Builder, i: Instruction) -> Op:
         places = flat_shared(near, bases, g, 16, cluster=True)
         signals = flat_shared(there, bases, g, 8, cluster=True)
         masks = None if mask_slot is None else active(V[mask_slot], m, g)
-        asked = set()
+        requested = set()
         for n, (who, what) in enumerate(zip(threads_of(m, g), tensor(V, m, g), strict=True)):
             row = who[0]
-            if (row, what, int(places[n])) in asked:
+            if (row, what, int(places[n])) in requested:
                 continue
-            asked.add((row, what, int(places[n])))
+            requested.add((row, what, int(places[n])))
             address, at = what
             targets = [(int(places[n]), int(signals[n]))]
             with at_thread(n):

@@ -157,9 +157,9 @@ def bar_reduce(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     names = [part for part in i.parts if part in ("popc", "and", "or")]
     if len(names) != 1:
         raise b.error("one of .popc, .and and .or is expected")
-    target, *numbered, asked = i.operands
+    target, *numbered, requested = i.operands
     d = b.target(target, "u32" if names[0] == "popc" else "pred")
-    read, line, p = _barrier(b, numbered), i.line, b.source(asked, "pred")
+    read, line, p = _barrier(b, numbered), i.line, b.source(requested, "pred")
 
     def op(V: list[Any], m: Any, g: Any) -> None:
         machine = g.machine

@@ -306,7 +306,7 @@ class Machine:
     def record(
         self, what: str, detail: str, line: int, row: int, *, hardware: bool = False
     ) -> None:
-        """Keep an event, if events are asked for; `row` is a warp of the CTA where it happens."""
+        """Keep an event, if events are requested; `row` is a warp of the CTA where it happens."""
         if self.options.events:
             warp = None if hardware else row % self.geometry.warps
             self.log.append(Event(self.cta_of(row), warp, what, detail, line))

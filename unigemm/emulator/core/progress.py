@@ -15,7 +15,7 @@ class Watch:
     """Looks now and then whether a machine's warps still get on.
 
     A loop that does something counts, or moves an address. Where no register has another value
-    than long ago, all warps that run ask for the same again, and nobody is left to change it.
+    than long ago, all warps that run request the same again, and nobody is left to change it.
 
     Attributes
     ----------

@@ -106,16 +106,17 @@ class EmulatedDevice:
         shared = self.target.smem_per_block
         return host.HostFunction(host_code.linked(files), ptx, shared, partial(self.run, ptx))
 
-    def run(self, ptx: str, asked: host.Launch) -> None:
+    def run(self, ptx: str, requested: host.Launch) -> None:
         """Run one launch."""
         report = launch(
-            ptx, asked.kernel, asked.grid, asked.block, asked.cluster, asked.shared_bytes,
-            asked.params, self.memory(), seed=self.seed + len(self.launches), strict=self.strict,
+            ptx, requested.kernel, requested.grid, requested.block, requested.cluster,
+            requested.shared_bytes, requested.params, self.memory(),
+            seed=self.seed + len(self.launches), strict=self.strict,
             lockstep=self.lockstep, conflicts=self.conflicts, events=self.events,
-            leftovers=self.leftovers, dependent=asked.dependent,
+            leftovers=self.leftovers, dependent=requested.dependent,
             shared_limit=self.target.smem_per_block,
         )  # fmt: skip
-        self.launches.append((asked, report))
+        self.launches.append((requested, report))
 
     def library(self) -> Library:
         """Return NumPy, with its arrays on this device."""

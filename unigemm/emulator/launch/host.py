@@ -61,7 +61,7 @@ _SIGNATURES = {
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch, as the host function asked for it.
+    """One launch, as the host function requested it.
 
     `params` are laid out as the PTX says; `dependent` is whether it may begin before the launch
     before it has ended.
@@ -105,7 +105,7 @@ class HostFunction:
             "kernel": self._on_kernel,
             "get": lambda value, *_: _put(value, 0),
             "set": lambda *_: 0,
-            # All that is asked for is how much shared memory a CTA may have.
+            # All that is requested is how much shared memory a CTA may have.
             "device": lambda value, of, _: _put(value, shared_bytes) if of == _MAX_SHARED else 1,
             "use": lambda _: 0,
             "error_name": lambda *_: 1,

@@ -60,7 +60,7 @@ class TensorMemory:
     group
         CTAs that allocate together, as the first allocation said; 0 before.
     wanted, granted
-        Columns that this CTA of a pair asks for (0: none), and what it got.
+        Columns that this CTA of a pair requests (0: none), and what it got.
     asker
         The warp that waits for columns.
     relinquished

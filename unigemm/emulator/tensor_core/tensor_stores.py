@@ -58,11 +58,11 @@ def _store(b: Builder, i: Instruction, at_rank: int, name: str) -> Op:
         after_wait(g, m)
         places = flat_shared(active(source(V), m, g), active(g.base, m, g), g, 16)
         lanes = zip(threads_of(m, g), tensor(V, m, g), places.tolist(), strict=True)
-        asked = set()
+        requested = set()
         for n, (who, (address, at), place) in enumerate(lanes):
-            if (who[0], address, at, place) in asked:
+            if (who[0], address, at, place) in requested:
                 continue
-            asked.add((who[0], address, at, place))
+            requested.add((who[0], address, at, place))
             with at_thread(n):
                 d = tensor_at(machine, address, at, rank)
                 check_corner(d, at, stored=True)
