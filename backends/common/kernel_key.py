@@ -134,9 +134,8 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         **({"scales": _plain(problem.scales)} if problem.scales not in (None, PER_TENSOR) else {}),
         **({"groups": _plain(problem.groups)} if problem.groups else {}),
         **({"converted": problem.converted.value} if problem.converted else {}),
-        # Under its older name, and only where there is one: so compiled kernels are still found.
         **(
-            {"strips": [_of_remainder(each) for each in config.remainder]}
+            {"remainder": [_of_remainder(each) for each in config.remainder]}
             if config.remainder
             else {}
         ),

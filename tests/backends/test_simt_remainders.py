@@ -235,7 +235,7 @@ def test_remainders_are_in_the_key_of_a_kernel_and_no_others_key_has_changed():
     ]  # fmt: skip
     keys = [BACKEND.key(replace(plan, config=config)) for config in (TILE, *others)]
     assert len({key.digest for key in keys}) == len(keys)
-    assert ["strips" in key.kernel for key in keys] == [True, False, True, True, True, True]
+    assert ["remainder" in key.kernel for key in keys] == [True, False, True, True, True, True]
     assert BACKEND.key(replace(plan, extents=Extents(4097, 64, 64))).digest == keys[0].digest
 
 
