@@ -26,6 +26,7 @@ from ..problem.quantization import (
     requested_sharing,
     scales_shape,
 )
+from ..support.arguments import is_one_of
 from .rounding import rounding_of
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def with_second_pass(options: Options, given: Mapping[str, Any], *, on_host: boo
     """
     from ..activations import GATED
 
-    gated = given.get("activation") in GATED and not on_host
+    gated = is_one_of(given.get("activation"), GATED) and not on_host
     behind = options.quantize_out == "row" or (options.quantize_out == "1x128" and gated)
     groups = None if options.form is None else options.form.groups
     if behind and groups is not None and groups.rest == "untouched":
@@ -171,7 +172,7 @@ def fused_shape(
     from ..activations import GATED
 
     shape = result_shape(a, b) if form is None else form.shape
-    return gated_shape(shape, b) if given.get("activation") in GATED else shape
+    return gated_shape(shape, b) if is_one_of(given.get("activation"), GATED) else shape
 
 
 def refuse_more_results(more: int) -> None:
