@@ -9,7 +9,7 @@ that loads need no branch, and are not written.
 # As other device code: what the DSL makes of these operators is not in its types.
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -22,10 +22,11 @@ from unigemm.problem.problem import Problem
 from ...common.epilogue import in_halves
 from ...common.lowering import lowered
 from .device import CUTE_TYPES, FLOAT8_NAMES, global_vector, read, select, unpacked8, write
+from .host_arguments import Steps
 from .operations import exact_operations, lists, nearest, operations
 
 __all__ = [
-    "Run", "Site", "arguments_of", "cache_lines", "finished", "line_arrays", "parted",
+    "Run", "Site", "Taken", "arguments_of", "cache_lines", "finished", "line_arrays", "parted",
     "prefetch_arrays", "scales_at", "whole_arrays",
 ]  # fmt: skip
 
@@ -75,6 +76,25 @@ class Site:
     columns: Int32 | None = None
 
 
+class Taken(NamedTuple):
+    """What the epilogue of a call takes; all of it is empty without one.
+
+    Attributes
+    ----------
+    addresses, steps
+        Of its arrays: of those that it reads, and of results beside D behind them.
+    largest
+        The address of the largest magnitude; empty where that is not asked for.
+    numbers
+        Of the call.
+    """
+
+    addresses: tuple[Int64, ...] = ()
+    steps: tuple[Steps, ...] = ()
+    largest: tuple[Int64, ...] = ()
+    numbers: tuple[Float64, ...] = ()
+
+
 def arguments_of(problem: Problem) -> list:
     """Return what a host function takes behind the integers of a plan, for compiling.
 
@@ -98,12 +118,8 @@ def arguments_of(problem: Problem) -> list:
     ]
 
 
-def parted(problem: Problem, more: tuple) -> tuple[tuple, tuple]:
-    """Return the scales, and what `finished` takes, of what `arguments_of` lists.
-
-    The second is the addresses of the epilogue's arrays, their strides, the address of the largest
-    magnitude or nothing, and the numbers; it is empty without an epilogue.
-    """
+def parted(problem: Problem, more: tuple) -> tuple[tuple, Taken]:
+    """Return the scales, and what the epilogue takes, of what `arguments_of` lists."""
     epilogue = problem.epilogue
     left = list(more)
 
@@ -114,17 +130,17 @@ def parted(problem: Problem, more: tuple) -> tuple[tuple, tuple]:
 
     blocks, count = problem.has_block_scales, 0 if epilogue is None else len(epilogue.beside)
     of_scales = (take(4), take(4)) if blocks else ()
-    steps = tuple(take(4) for _ in range(count))
+    steps = tuple(Steps(*take(4)) for _ in range(count))
     of_blocks = take(2) if blocks else ()
     scales = take(3) if blocks or problem.scaled else ()
     scales = (*scales, of_blocks, of_scales) if blocks else scales
     if epilogue is None:
-        return scales, ()
+        return scales, Taken()
     places, largest = take(count), take(1 if epilogue.largest is not None else 0)
-    return scales, (places, steps, largest, take(epilogue.numbers))
+    return scales, Taken(places, steps, largest, take(epilogue.numbers))
 
 
-def finished(problem: Problem, taken: tuple, values: list, runs: list[Run], site: Site) -> list:
+def finished(problem: Problem, taken: Taken, values: list, runs: list[Run], site: Site) -> list:
     """Return D's elements of sums, in the type of the arithmetic, and write what is beside D.
 
     Those that are to be quantised are not rounded yet, and their scales are not written.
@@ -320,7 +336,9 @@ class _Arrays:
                 at += width
 
 
-def scales_at(problem: Problem, taken: tuple, batch: tuple[Int32, Int32]) -> tuple:
+def scales_at(
+    problem: Problem, taken: Taken, batch: tuple[Int32, Int32]
+) -> tuple[Int64, Int64, Int64]:
     """Return where the scales of a product of a stack begin, and their steps along rows and N."""
     places, steps, _, _ = taken
     row, block, inner, outer = steps[-1]
@@ -363,8 +381,9 @@ def line_copies(problem: Problem, tile: tuple, most: int) -> list[tuple[int, int
 
 @cute.jit
 def cache_lines(
-    problem: cutlass.Constexpr, taken: tuple, corner: tuple, tile: cutlass.Constexpr,
-    extents: tuple, batch: tuple, scratch: Int32, most: cutlass.Constexpr,
+    problem: cutlass.Constexpr, taken: Taken, corner: tuple[Int32, Int32], tile: cutlass.Constexpr,
+    extents: tuple[Int32, Int32], batch: tuple[Int32, Int32], scratch: Int32,
+    most: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Have a warp bring a tile's part of `line_arrays` into the L1, sector by sector.
 
@@ -392,8 +411,8 @@ def cache_lines(
 
 @cute.jit
 def prefetch_arrays(
-    problem: cutlass.Constexpr, taken: tuple, corner: tuple, tile: cutlass.Constexpr,
-    extents: tuple, batch: tuple,
+    problem: cutlass.Constexpr, taken: Taken, corner: tuple[Int32, Int32], tile: cutlass.Constexpr,
+    extents: tuple[Int32, Int32], batch: tuple[Int32, Int32],
 ) -> None:  # fmt: skip
     """Have a warp bring a tile's part of `whole_arrays` into the L2, sector by sector."""
     places, steps, _, _ = taken

@@ -14,6 +14,8 @@ have ended: so groups are disjoint, and nothing outside of the arrays is read or
 # As other device code: what the DSL makes of these operators is not in its types.
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 
+from typing import NamedTuple
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint8, Uint16, Uint32, Uint64, const_expr
@@ -23,6 +25,8 @@ from unigemm.problem.groups import Groups
 from unigemm.problem.problem import Problem
 
 from .device import read_if, select, store_vector
+from .epilogue import Taken
+from .host_arguments import ResultSteps, Steps
 
 __all__ = [
     "EXHAUSTED", "arguments_of_groups", "clear_rest", "find_unit", "fresh_walk", "group_range",
@@ -56,11 +60,11 @@ def of_groups(problem: Problem, more: tuple) -> tuple:
     return tuple(more[-3:-1]) if problem.scaled else (), (more[-1],)
 
 
-def moved(problem: Problem, taken: tuple, begin: tuple[Int32, Int32]) -> tuple:
+def moved(problem: Problem, taken: Taken, begin: tuple[Int32, Int32]) -> Taken:
     """Return what `finished` takes, for sums whose first row and column are these."""
     if problem.epilogue is None:
         return taken
-    places, steps, *others = taken
+    places, steps, *_ = taken
     places = tuple(
         place
         + (
@@ -70,7 +74,7 @@ def moved(problem: Problem, taken: tuple, begin: tuple[Int32, Int32]) -> tuple:
         * x.matrix.dtype.itemsize
         for place, step, x in zip(places, steps, problem.epilogue.beside, strict=True)
     )
-    return (places, steps, *others)
+    return taken._replace(addresses=places)
 
 
 def scales_of_group(scales: tuple, group: Int32) -> tuple:
@@ -88,16 +92,58 @@ def scales_of_group(scales: tuple, group: Int32) -> tuple:
     )
 
 
+class Bounds(NamedTuple):
+    """Where groups are: what says so, and what a walk through them counts.
+
+    Attributes
+    ----------
+    offsets
+        The address of the offsets.
+    count
+        How many groups there are.
+    extent
+        What they divide.
+    across, band
+        Tiles across a group, and how many along it are taken before the next across; where units
+        are found by a walk.
+    """
+
+    offsets: Int64
+    count: Int32
+    extent: Int32
+    across: Int32 | None = None
+    band: Int32 | None = None
+
+
+class Walk(NamedTuple):
+    """How far a warp has walked through the groups, 32 at a time.
+
+    Attributes
+    ----------
+    chunk
+        The first of the 32.
+    before, units
+        How many units are before them and in them.
+    first, end
+        Where this lane's group begins and ends.
+    upto
+        The units of the 32 up to its end.
+    """
+
+    chunk: Int32
+    before: Int32
+    units: Int32
+    first: Int32
+    end: Int32
+    upto: Int32
+
+
 # -- where groups are ------------------------------------------------------------------------------
 
 
-def bound_of(kind: Groups, groups: tuple, index: Int32) -> Int32:
-    """Return where a group ends, whatever the offsets are; 0 for one that there is not.
-
-    `groups` are the address of the offsets, how many groups there are, and the extent that they
-    divide; more is behind these.
-    """
-    offsets, count, total = groups[:3]
+def bound_of(kind: Groups, groups: Bounds, index: Int32) -> Int32:
+    """Return where a group ends, whatever the offsets are; 0 for one that there is not."""
+    offsets, count, total, *_ = groups
     dtype = Int32 if kind.dtype is DType.INT32 else Int64
     there = (index >= 0) & (index < count)
     (value,) = read_if(there, offsets + Int64(index) * (dtype.width // 8), dtype, 1)
@@ -105,27 +151,23 @@ def bound_of(kind: Groups, groups: tuple, index: Int32) -> Int32:
     return Int32(value)
 
 
-def group_range(kind: Groups, groups: tuple, index: Int32) -> tuple[Int32, Int32]:
+def group_range(kind: Groups, groups: Bounds, index: Int32) -> tuple[Int32, Int32]:
     """Return where a group of K begins and ends. These may overlap: they are only read."""
     begin = bound_of(kind, groups, index - 1)
     return begin, cutlass.max(bound_of(kind, groups, index), begin)
 
 
-def fresh_walk() -> tuple:
-    """Return a walk through the groups that has not begun.
-
-    That is the first of 32 groups, how many units are before them and in them, and of this lane's
-    group where it begins and ends, and the units up to its end.
-    """
-    return Int32(-_LANES), Int32(0), Int32(0), Int32(0), Int32(0), Int32(0)
+def fresh_walk() -> Walk:
+    """Return a walk that has not begun."""
+    return Walk(Int32(-_LANES), Int32(0), Int32(0), Int32(0), Int32(0), Int32(0))
 
 
 @cute.jit
 def next_groups(
-    kind: cutlass.Constexpr, extent: cutlass.Constexpr, groups: tuple, walk: tuple
-) -> tuple:
+    kind: cutlass.Constexpr, extent: cutlass.Constexpr, groups: Bounds, walk: Walk
+) -> Walk:
     """Walk on to the next 32 groups."""
-    across = groups[3]
+    across = groups.across
     chunk, before, units, _, end, _ = walk
     lane = cute.arch.lane_idx()
     chunk += _LANES
@@ -142,25 +184,23 @@ def next_groups(
     for step in (1, 2, 4, 8, 16):
         other = cute.arch.shuffle_sync_up(upto, step)
         upto += select(lane >= step, other, Int32(0))
-    return chunk, before + units, cute.arch.shuffle_sync(upto, _LANES - 1), first, at, upto
+    return Walk(chunk, before + units, cute.arch.shuffle_sync(upto, _LANES - 1), first, at, upto)
 
 
 @cute.jit
 def find_unit(
-    kind: cutlass.Constexpr, extent: cutlass.Constexpr, groups: tuple, walk: tuple, unit: Int32
-) -> tuple:
+    kind: cutlass.Constexpr, extent: cutlass.Constexpr, groups: Bounds, walk: Walk, unit: Int32
+) -> tuple[Int32, tuple[Int32, Int32, Int32, Int32, Int32], Walk]:
     """Return a unit, where it is, and the walk so far; a whole warp, whose units ascend.
 
-    `extent` are the rows (columns) of a tile, and `groups`, behind what `bound_of` takes, the tiles
-    across them and how many tiles along them are taken before the next across. Returns the number
-    of the unit, or `EXHAUSTED`; the tile along the group and across it; the group, and where it
-    begins and ends.
+    `extent` are the rows (columns) of a tile. Returns the number of the unit, or `EXHAUSTED`; the
+    tile along the group and across it; the group, and where it begins and ends.
     """
     _, count, _, across, band = groups
     chunk, before, units, first, end, upto = walk
     while (unit - before >= units) & (chunk + _LANES < count):
         chunk, before, units, first, end, upto = next_groups(
-            kind, extent, groups, (chunk, before, units, first, end, upto)
+            kind, extent, groups, Walk(chunk, before, units, first, end, upto)
         )
     inside = unit - before
     place = cute.arch.popc(cute.arch.vote_ballot_sync(inside >= upto))
@@ -177,7 +217,7 @@ def find_unit(
     along = bands * band + inside - over * wide
     found = select(place < _LANES, unit, Int32(EXHAUSTED))
     tile = (along, over, chunk + held, begin, behind)
-    return found, tile, (chunk, before, units, first, end, upto)
+    return found, tile, Walk(chunk, before, units, first, end, upto)
 
 
 # -- what no group has -----------------------------------------------------------------------------
@@ -185,8 +225,8 @@ def find_unit(
 
 @cute.jit
 def clear_rest(
-    problem: cutlass.Constexpr, out: Int64, steps: tuple, sizes: tuple, taken: tuple,
-    groups: tuple, walk: tuple, warps: tuple,
+    problem: cutlass.Constexpr, out: Int64, steps: Steps | ResultSteps, sizes: tuple[Int32, Int32],
+    taken: Taken, groups: Bounds, walk: Walk, warps: tuple[Int32, int],
 ) -> None:  # fmt: skip
     """Write zeros to what no group has, of D and of the epilogue's results of its shape.
 
@@ -206,32 +246,34 @@ def clear_rest(
             reads = const_expr(len(epilogue.arrays))
             for i, x in enumerate(epilogue.stored):
                 if const_expr(x.along == "mn"):
-                    arrays.append((x.matrix, taken[0][reads + i], taken[1][reads + i], (m, n)))
+                    of = taken.addresses[reads + i], taken.steps[reads + i]
+                    arrays.append((x.matrix, *of, (m, n)))
         if const_expr(kind.stacked):
-            for group in cutlass.range(groups[1], unroll=1):
+            for group in cutlass.range(groups.count, unroll=1):
                 begin = bound_of(kind, groups, group)
                 for array in arrays:
                     clear_array(kind.along, *array, begin, group, worker, workers)
         else:
-            begin = cute.arch.shuffle_sync(walk[4], _LANES - 1)
+            begin = cute.arch.shuffle_sync(walk.end, _LANES - 1)
             for array in arrays:
                 clear_array(kind.along, *array, begin, Int32(0), worker, workers)
 
 
 @cute.jit
 def clear_array(
-    along: cutlass.Constexpr, matrix: cutlass.Constexpr, base: Int64, steps: tuple, sizes: tuple,
-    begin: Int32, group: Int32, worker: Int32, workers: Int32,
+    along: cutlass.Constexpr, matrix: cutlass.Constexpr, base: Int64,
+    steps: Steps | ResultSteps, sizes: tuple[Int32, Int32], begin: Int32, group: Int32,
+    worker: Int32, workers: Int32,
 ) -> None:  # fmt: skip
     """Write zeros to the rows (or columns) of an array from `begin` on."""
     size = const_expr(matrix.dtype.itemsize)
     rows, columns = (begin, sizes[0]), (Int32(0), sizes[1])
     if const_expr(along == "n"):
         rows, columns = (Int32(0), sizes[0]), (begin, sizes[1])
-    base += Int64(group) * steps[2] * size
-    line_step, step, lines, places = steps[0], steps[1], rows, columns
+    base += Int64(group) * steps.l0 * size
+    line_step, step, lines, places = steps.row, steps.column, rows, columns
     if const_expr(matrix.major == "m"):
-        line_step, step, lines, places = steps[1], steps[0], columns, rows
+        line_step, step, lines, places = steps.column, steps.row, columns, rows
     # Lines of which all is cleared begin where vectors may.
     whole = const_expr(matrix.major != "strided" and (matrix.major == "n") == (along == "m"))
     count = const_expr(_VECTOR_BYTES // size if whole and matrix.alignment >= _VECTOR_BYTES else 1)

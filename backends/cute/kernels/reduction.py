@@ -23,8 +23,8 @@ from .device import (
     wait_with,
     write,
 )
-from .epilogue import Run, Site, finished
-from .host_arguments import ResultSteps, Steps
+from .epilogue import Run, Site, Taken, finished
+from .host_arguments import ResultSteps, Steps, transposed
 from .scaling import scale_of, scale_sums
 
 REDUCE_THREADS_LOG = 7
@@ -65,7 +65,7 @@ def reduce_kernel(
     split_k: Int32,
     slices_log: Int32,
     scales: tuple,
-    taken: tuple,
+    taken: Taken,
 ) -> None:
     """Add the parts of each element, multiply by the scales, if there are any, and write D.
 
@@ -187,7 +187,7 @@ def launch_reduction(
     split_k: Int32,
     scales: tuple,
     stream: cuda.CUstream,
-    taken: tuple = (),
+    taken: Taken,
 ) -> None:
     """Reduce a workspace of `split_k` parts, rows padded to 16 bytes, into D."""
     sums, _, _, overlap, sliced, _ = types
@@ -232,7 +232,7 @@ def target_of_sums(
 
 def reduce_parts(
     spec: Spec, parts: Int64, d: Int64, sizes: tuple, d_steps: tuple, split_k: Int32,
-    scales: tuple, stream: cuda.CUstream, taken: tuple = (),
+    scales: tuple, stream: cuda.CUstream, taken: Taken,
 ) -> None:  # fmt: skip
     """Launch the reduction of the parts, if there are any, into D, with scales and epilogue."""
     if not spec.split:
@@ -240,9 +240,8 @@ def reduce_parts(
     m, n, l0, l1 = sizes
     d_m, d_n, d_l0, d_l1 = d_steps
     lines, line, d_m, d_n = (n, m, d_n, d_m) if spec.down else (m, n, d_m, d_n)
-    if spec.down and taken:  # columns of D are the lines here
-        places, beside, *rest = taken
-        taken = (places, tuple((n, m, *of) for m, n, *of in beside), *rest)
+    if spec.down:  # columns of D are the lines here
+        taken = taken._replace(steps=tuple(transposed(each) for each in taken.steps))
     launch_reduction(
         spec.reduction, Ends(parts, d), lines, line, (l0, l1), Steps(d_m, d_n, d_l0, d_l1),
         split_k, scales, stream, taken,

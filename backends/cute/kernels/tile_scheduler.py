@@ -21,9 +21,10 @@ from ...common.epilogue import in_halves
 from ...common.workspace import PANEL_ROWS, aligned, panel_rows
 from . import device
 from .device import GMEM, Divisor, raster, select, tile_coordinates
-from .epilogue import arguments_of, parted
+from .epilogue import Taken, arguments_of, parted
 from .grouped import (
     EXHAUSTED,
+    Bounds,
     arguments_of_groups,
     find_unit,
     fresh_walk,
@@ -134,11 +135,11 @@ def unit_order(
     tiles_n = (n + tile_n * cn - 1) // (tile_n * cn)
     k_tiles = (k + tile_k - 1) // tile_k
     if const_expr(is_walked(spec)):
-        return (*offsets, l0, m, tiles_n, group), k_tiles
+        return Bounds(*offsets, l0, m, tiles_n, group), k_tiles
     step = split_k * spec.config.cluster_k
     divisors = [Divisor(number) for number in (split_k, step, l0)]
     order = (raster(tiles_m, tiles_n, along_n, group), *divisors, k_tiles, rotate_m, rotate_n)
-    return (*order, (*offsets, l0, k)) if offsets else order
+    return (*order, Bounds(*offsets, l0, k)) if offsets else order
 
 
 def most_units(spec: TileSpec, sizes: tuple, batch: tuple, split_k: Int32) -> Int32:
@@ -435,7 +436,7 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
         scales, taken = parted(spec.problem, of.more)
         groups = of_groups(spec.problem, of.more)
 
-        def launch(spec: TileSpec, addresses: tuple, taken: tuple) -> None:
+        def launch(spec: TileSpec, addresses: tuple, taken: Taken) -> None:
             start(
                 spec, addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
                 scales, of.stream, taken, *groups,

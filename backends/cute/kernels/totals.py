@@ -29,8 +29,9 @@ from unigemm.problem.matrix import MatrixType
 
 from ...common.workspace import TOTALS_UNIT, kept_totals, totals_pitch
 from .device import CUTE_TYPES, Spec, global_vector, read, select, write
-from .grouped import bound_of, group_range
-from .host_arguments import Steps, batch_offset
+from .epilogue import Taken
+from .grouped import Bounds, bound_of, group_range
+from .host_arguments import Addresses, Sizes, Steps, batch_offset
 from .reduction import add_parts, add_slices
 
 __all__ = ["with_totals"]
@@ -69,8 +70,8 @@ class Total:
 
 
 def with_totals(
-    launch: Callable, spec: Spec, addresses: tuple, sizes: tuple, d_steps: tuple,
-    stream: cuda.CUstream, taken: tuple, offsets: tuple = (),
+    launch: Callable, spec: Spec, addresses: Addresses, sizes: Sizes, d_steps: Steps,
+    stream: cuda.CUstream, taken: Taken, offsets: tuple[Int64, ...] = (),
 ) -> None:  # fmt: skip
     """Launch a product, and behind it what adds up values of its epilogue.
 
@@ -112,8 +113,8 @@ def with_totals(
     )
     launch(
         replace(spec, problem=replace(problem, epilogue=own)),
-        (a, b, d, workspace),
-        (
+        Addresses(a, b, d, workspace),
+        Taken(
             (*places[:first], *kept, *places[last:]),
             (*steps[:first], *[dense] * len(kept), *steps[last:]),
             *others,
@@ -230,7 +231,7 @@ def there(
         first, end = Int32(0), sizes[i]
         kind = total.groups
         if kind is not None and kind.along == name:
-            groups = (*offsets, sizes.l0, sizes[i])
+            groups = Bounds(*offsets, sizes.l0, sizes[i])
             first, end = group_range(kind, groups, group)
             first = Int32(0) if kind.stacked else first
             end = bound_of(kind, groups, group) if kind.stacked else end

@@ -11,6 +11,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ...cute.kernels.device import wait_with
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
 from ..schedules import WARP, is_cluster_split_k, is_tail
 from .cluster_split_k import store_cluster
@@ -35,7 +36,7 @@ def gemm_kernel(
     grid: Grid,
     workspace: Int64,
     tail: Tail,
-    taken: tuple,
+    taken: Taken,
 ) -> None:
     """Compute one tile of D (of one part of K, of one batch) a CTA.
 

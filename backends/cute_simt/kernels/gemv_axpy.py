@@ -28,6 +28,7 @@ from ...cute.kernels.device import (
     wait_with,
     write,
 )
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
 from ..geometry_gemv import axpy_lanes, few_rows_step, few_rows_threads
 from ..geometry_operands import BANK_VECTOR
@@ -159,7 +160,7 @@ def store_columns(
 @cute.kernel
 def axpy_kernel(
     spec: cutlass.Constexpr, bases: Bases, extents: Extents, a_steps: Steps, b_steps: Steps,
-    d_steps: ResultSteps, grid: Grid, taken: tuple,
+    d_steps: ResultSteps, grid: Grid, taken: Taken,
 ) -> None:  # fmt: skip
     """Compute one row and one tile of columns, one part of K, a CTA."""
     config = spec.config

@@ -32,6 +32,7 @@ from ...cute.kernels.device import (
     select,
     wait_with,
 )
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
 from ...cute.kernels.reduction import reduce_parts, target_of_sums
 from ..geometry_gemv import (
@@ -193,7 +194,7 @@ def add_groups(
 @cute.kernel
 def dot_kernel(
     spec: cutlass.Constexpr, bases: Bases, extents: Extents, a_steps: Steps, b_steps: Steps,
-    d_steps: ResultSteps, grid: Grid, taken: tuple,
+    d_steps: ResultSteps, grid: Grid, taken: Taken,
 ) -> None:  # fmt: skip
     """Compute one tile, one part of K, a CTA."""
     config = spec.config

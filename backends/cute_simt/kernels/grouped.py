@@ -13,7 +13,16 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
 from ...cute.kernels.device import Raster, raster, tile_coordinates
-from ...cute.kernels.grouped import EXHAUSTED, clear_rest, find_unit, fresh_walk, group_range, moved
+from ...cute.kernels.epilogue import Taken
+from ...cute.kernels.grouped import (
+    EXHAUSTED,
+    Bounds,
+    clear_rest,
+    find_unit,
+    fresh_walk,
+    group_range,
+    moved,
+)
 from ...cute.kernels.host_arguments import Steps
 from ..geometry import launched_smem
 from ..schedules import WARP
@@ -56,7 +65,7 @@ def start(spec: Spec, of: Arguments) -> None:
     tile_m, tile_n, _ = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     total, across = {"m": (m, tiles_n), "n": (n, tiles_m), "k": (k, Int32(0))}[kind.along]
-    groups = (*of.offsets, l0, total, across, band)
+    groups = Bounds(*of.offsets, l0, total, across, band)
     order = raster(tiles_m, tiles_n, along_n, band)
     ctas = tiles_m * tiles_n * l0
     if const_expr(kind.along != "k" and not kind.stacked):
@@ -80,9 +89,9 @@ def grouped_kernel(
     a_steps: Steps,
     b_steps: Steps,
     d_steps: Steps,
-    groups: tuple,
+    groups: Bounds,
     order: Raster,
-    taken: tuple,
+    taken: Taken,
 ) -> None:
     """Compute one tile of one group, then a share of what no group has."""
     kind = spec.problem.groups

@@ -28,7 +28,7 @@ from unigemm.problem.problem import Problem
 
 from ...cute.kernels import device
 from ...cute.kernels.device import Divisor, raster
-from ...cute.kernels.epilogue import arguments_of, parted
+from ...cute.kernels.epilogue import Taken, arguments_of, parted
 from ...cute.kernels.grouped import arguments_of_groups, of_groups
 from ...cute.kernels.host_arguments import Addresses, grouped
 from ...cute.kernels.reduction import reduce_parts, target_of_sums
@@ -133,7 +133,7 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
         _, taken = parted(spec.problem, of.more)
         groups = of_groups(spec.problem, of.more)[1:]
 
-        def product(spec: Spec, addresses: tuple, taken: tuple) -> None:
+        def product(spec: Spec, addresses: tuple, taken: Taken) -> None:
             steps = (of.a_steps, of.b_steps, of.d_steps)
             launch(
                 spec,

@@ -13,6 +13,7 @@ from cutlass import Int16, Int32, Int64, const_expr, range_constexpr
 
 from ...common.epilogue import in_halves
 from ...cute.kernels.device import select, wait_with
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
 from ..schedules import WARP
 from .epilogue import Destination, store_accumulators
@@ -49,7 +50,7 @@ def starts_of(spec: Spec, steps: tuple[Steps, Steps], unit: Unit) -> tuple[Int64
 @cute.kernel
 def persistent_kernel(
     spec: cutlass.Constexpr, bases: Bases, extents: Extents, a_steps: Steps, b_steps: Steps,
-    d_steps: ResultSteps, grid: Grid, units: Int32, ctas: Int32, taken: tuple,
+    d_steps: ResultSteps, grid: Grid, units: Int32, ctas: Int32, taken: Taken,
 ) -> None:  # fmt: skip
     """Compute every `ctas`-th work unit, of `units`; otherwise as `gemm_kernel`."""
     geo, config = spec.geometry, spec.config
@@ -154,7 +155,7 @@ def sources_from_zero(
 
 
 def destination_of(
-    spec: Spec, d: Int64, steps: ResultSteps, unit: Unit, extents: Extents, taken: tuple
+    spec: Spec, d: Int64, steps: ResultSteps, unit: Unit, extents: Extents, taken: Taken
 ) -> Destination:
     """Return where the accumulators of a work unit go."""
     size = spec.output.width // 8

@@ -8,6 +8,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...cute.kernels.device import Divisor, Raster
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import Addresses, ResultSteps, Sizes, Steps
 
 __all__ = [
@@ -67,7 +68,7 @@ class Arguments(NamedTuple):
     d_steps: Steps
     parameters: Parameters
     stream: cuda.CUstream
-    taken: tuple = ()
+    taken: Taken = Taken()
     offsets: tuple[Int64, ...] = ()
 
 
@@ -130,7 +131,7 @@ class Outputs(NamedTuple):
 
     d: Int64
     steps: ResultSteps | Steps
-    taken: tuple
+    taken: Taken
     workspace: Int64 | None = None
 
 
@@ -219,5 +220,5 @@ class Barriers(NamedTuple):
 class EpilogueArguments(NamedTuple):
     """What the epilogue of a call takes (see `epilogue.parted`), and the batch."""
 
-    taken: tuple
+    taken: Taken
     batch: Batch

@@ -16,6 +16,7 @@ from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Problem
 
 from ...cute.kernels.device import Spec
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import Sizes, transposed
 from .records import Arguments
 
@@ -62,18 +63,18 @@ def start_remainder(launch: Callable, spec: Spec, config: Config, of: Arguments)
     return of.sizes._replace(n=whole) if config.swap_ab else of.sizes._replace(m=whole)
 
 
-def taken_behind(problem: Problem, taken: tuple, rows: Int32, swapped: bool) -> tuple:
+def taken_behind(problem: Problem, taken: Taken, rows: Int32, swapped: bool) -> Taken:
     """Return what an epilogue takes whose arrays go on behind some rows; `problem` is that of it.
 
     With `swapped` it was that of the transposed product.
     """
     addresses, steps, *others = taken
-    steps = tuple((n, m, *rest) if swapped else (m, n, *rest) for m, n, *rest in steps)
+    steps = tuple(transposed(each) if swapped else each for each in steps)
     moved = tuple(
         behind(address, rows, own, x.matrix.dtype)
         for address, own, x in zip(addresses, steps, problem.epilogue.beside, strict=True)
     )
-    return moved, steps, *others
+    return Taken(moved, steps, *others)
 
 
 def behind(address: Int64, rows: Int32, steps: Sequence[Int64], dtype: DType) -> Int64:

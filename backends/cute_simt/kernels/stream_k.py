@@ -39,6 +39,7 @@ from ...cute.kernels.device import (
     wait_with,
     write,
 )
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import Addresses, Steps, batch_offset
 from ..geometry import launched_smem
 from ..geometry_operands import BANK_VECTOR
@@ -185,7 +186,7 @@ def stream_kernel(
     b_steps: Steps,
     d_steps: Steps,
     order: Order,
-    taken: tuple,
+    taken: Taken,
 ) -> None:
     """Compute one range of the k_tiles a CTA."""
     a, b, d, workspace = addresses
@@ -282,7 +283,7 @@ def consume_range(
 @cute.kernel
 def warp_specialized_stream_kernel(
     spec: cutlass.Constexpr, addresses: Addresses, extents: Extents, a_steps: Steps,
-    b_steps: Steps, d_steps: Steps, order: Order, taken: tuple, loads: Loads,
+    b_steps: Steps, d_steps: Steps, order: Order, taken: Taken, loads: Loads,
 ) -> None:  # fmt: skip
     """Do the same as `stream_kernel`, with warps that only copy."""
     geo = spec.geometry

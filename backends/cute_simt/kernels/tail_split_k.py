@@ -19,6 +19,7 @@ from cutlass import Int32, Int64, const_expr
 from unigemm.problem.matrix import MatrixType
 
 from ...cute.kernels.device import CUTE_TYPES, Divisor, Raster, Spec, select, wait_with
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import Steps
 from ...cute.kernels.reduction import add_parts
 from ..geometry_operands import BANK_VECTOR
@@ -108,7 +109,7 @@ def tail_kernel(
     l0: Divisor,
     tail: Tail,
     split_k: Int32,
-    taken: tuple,
+    taken: Taken,
 ) -> None:
     """Add the parts of the tiles in parts, and write D."""
     tile_m, tile_n, _ = spec.config.tile

@@ -20,6 +20,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import Addresses, ResultSteps, Steps, batch_offset
 from ..geometry import launched_smem
 from ..schedules import WARP, has_producer_warpgroup, is_cluster_split_k, is_tail
@@ -138,7 +139,7 @@ def consume(
 @cute.kernel
 def warp_specialized_kernel(
     spec: cutlass.Constexpr, addresses: Addresses, a_steps: Steps, b_steps: Steps,
-    d_steps: ResultSteps, work: Work, units: Int32, ctas: Int32, loads: Loads, taken: tuple,
+    d_steps: ResultSteps, work: Work, units: Int32, ctas: Int32, loads: Loads, taken: Taken,
 ) -> None:  # fmt: skip
     """Compute every `ctas`-th work unit, of `units`; see `gemm_kernel`."""
     geo = spec.geometry

@@ -33,6 +33,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.utils import blackwell_helpers
 
 from ...cute.kernels.device import SMEM, pinned, pinned_tensor, select
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Stored, TmaView
 from ...cute.kernels.tile_scheduler import (
     Work,
@@ -534,7 +535,7 @@ def gemm_kernel(
     dealt: Dealt,
     scales: tuple,
     of_blocks: BlockScales,
-    taken: tuple,
+    taken: Taken,
 ) -> None:
     """Multiply the units that fall to this CTA."""
     geo = spec.geometry

@@ -11,6 +11,7 @@ from cutlass.utils import blackwell_helpers
 
 from ...cute.kernels import tile_scheduler as persistent
 from ...cute.kernels.device import select
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Stored, TmaView
 from ...cute.kernels.reduction import reduce_parts, target_of_sums
 from ...cute.kernels.repack import depth
@@ -36,7 +37,7 @@ __all__ = ["Spec", "example_arguments", "make_host"]
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, scales: tuple, stream: cuda.CUstream, taken: tuple = (),
+    parameters: tuple, scales: tuple, stream: cuda.CUstream, taken: Taken,
     scale_steps: tuple = (), offsets: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the copies that are needed, the product, and the reduction of its parts."""
@@ -81,7 +82,7 @@ def start(
     gemm_kernel(
         spec, *layouts, load_a, load_b, Stored(store_d, out, out_strides), factors,
         (m, n), Dealt(order, units), of_sums,
-        BlockScales((k + K_BYTES - 1) // K_BYTES, of_blocks), () if spec.split else taken,
+        BlockScales((k + K_BYTES - 1) // K_BYTES, of_blocks), Taken() if spec.split else taken,
     ).launch(
         grid=(clusters * cm, cn, 1), block=(32 * geo.warps, 1, 1), cluster=(cm, cn, 1),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,

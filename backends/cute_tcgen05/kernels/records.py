@@ -7,6 +7,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Stored, TmaView
 from .clc_scheduler import Queue
 
@@ -161,14 +162,14 @@ class Result(NamedTuple):
     stored: Stored
     sizes: tuple[Int32, Int32]
     scales: tuple
-    taken: tuple
+    taken: Taken
     slots: cute.Pointer
 
 
 class Fused(NamedTuple):
     """What the epilogue of a call takes, the element of a thread, D's end, and L0 and L1."""
 
-    taken: tuple
+    taken: Taken
     row: Int32
     column: Int32
     extents: tuple[Int32, Int32]

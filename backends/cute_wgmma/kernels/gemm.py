@@ -34,6 +34,7 @@ from cutlass import Int16, Int32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
 from ...cute.kernels.device import pinned, select
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Ranks, Stored, TmaView
 from ...cute.kernels.tile_scheduler import work_unit
 from ..geometry import STORE_ROWS, WARPGROUP
@@ -132,7 +133,7 @@ def gemm_kernel(
     extents: Extents,
     dealt: Dealt,
     scales: tuple,
-    taken: tuple,
+    taken: Taken,
 ) -> None:
     """Multiply the units that fall to this CTA."""
     config, geo = spec.config, spec.geometry
@@ -172,8 +173,7 @@ def gemm_kernel(
         cute.arch.setmaxregister_decrease(geo.registers[0])
         if warp == 0:
             loads = Loads(of_a, of_b, Int16(pinned(mask_a)), Int16(pinned(mask_b)))
-            brought = taken if spec.brings_arrays or spec.cached_lines else ()
-            produce(spec, schedule, loads, barriers, numbers, extents, brought)
+            produce(spec, schedule, loads, barriers, numbers, extents, taken)
         if const_expr(spec.scale_warps > 0):
             if (warp > 0) & (warp <= spec.scale_warps):
                 of_blocks = scales_of_blocks(scales)

@@ -10,6 +10,7 @@ from cutlass import Int32, Int64, const_expr
 from ...cute.kernels import tile_scheduler as persistent
 from ...cute.kernels.cache_hints import read_once
 from ...cute.kernels.device import select
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Stored, TmaView
 from ...cute.kernels.reduction import reduce_parts, target_of_sums
 from ...cute.kernels.repack import depth
@@ -37,7 +38,7 @@ K_TILES_AHEAD, MOST_AHEAD = 4, 2 << 20
 
 def start(
     spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, scales: tuple, stream: cuda.CUstream, taken: tuple = (),
+    parameters: tuple, scales: tuple, stream: cuda.CUstream, taken: Taken,
     scale_steps: tuple = (), offsets: tuple = (),
 ) -> None:  # fmt: skip
     """Launch the copies that are needed, the product, and the reduction of its parts."""
@@ -89,7 +90,7 @@ def start(
     gemm_kernel(
         spec, tiled_mma(spec), load_a, load_b, Stored(store_d, out, out_strides),
         layout_a, layout_b, numbers, Extents((m, n), lasts), Dealt(order, units),
-        scales_of_sums(spec, scales, scale_steps), () if spec.split else taken,
+        scales_of_sums(spec, scales, scale_steps), Taken() if spec.split else taken,
     ).launch(
         grid=(clusters * cm, cn, config.cluster_k), block=(geo.threads, 1, 1),
         cluster=(cm, cn, config.cluster_k),

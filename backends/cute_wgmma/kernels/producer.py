@@ -7,7 +7,7 @@ from cutlass import Int32, const_expr, range_constexpr
 
 from ...cute.kernels.cache_hints import cache_policy
 from ...cute.kernels.device import pinned, select
-from ...cute.kernels.epilogue import cache_lines, prefetch_arrays
+from ...cute.kernels.epilogue import Taken, cache_lines, prefetch_arrays
 from ...cute.kernels.tile_scheduler import (
     Work,
     advance,
@@ -30,7 +30,7 @@ __all__ = ["fetch_ahead", "k_tile_of_b", "produce"]
 @cute.jit
 def produce(
     spec: cutlass.Constexpr, schedule: Schedule, loads: Loads, barriers: Barriers,
-    numbers: LoadNumbers, extents: Extents, taken: tuple,
+    numbers: LoadNumbers, extents: Extents, taken: Taken,
 ) -> None:  # fmt: skip
     """Load every k_tile of every unit of this CTA; one warp.
 
@@ -75,7 +75,7 @@ def produce(
                 if const_expr(not early):
                     cute.arch.griddepcontrol_launch_dependents()
         for done in cutlass.range(work.k_tiles, unroll=1):
-            if const_expr(len(taken) > 0):
+            if const_expr(spec.brings_arrays or spec.cached_lines > 0):
                 if done == cutlass.max(work.k_tiles - _AHEAD, 0):
                     place = (row, column), config.tile[:2], rows_of(spec, work, extents.sizes)
                     scratch = Int32((empty + config.stages).toint())
@@ -107,7 +107,7 @@ def produce(
             stage, phase = advance(stage, phase, config.stages)
 
 
-def bring_beside(spec: Spec, taken: tuple, place: tuple, scratch: Int32) -> None:
+def bring_beside(spec: Spec, taken: Taken, place: tuple, scratch: Int32) -> None:
     """Bring nearer what a tile's epilogue reads beside the sums; `place` says where that is."""
     if spec.brings_arrays:
         prefetch_arrays(spec.problem, taken, *place)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
+from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Ranks, Stored
 
 __all__ = [
@@ -133,7 +134,7 @@ class Result(NamedTuple):
 
     stored: Stored
     boxes: cute.Pointer
-    taken: tuple
+    taken: Taken
 
 
 # -- of the main loop ------------------------------------------------------------------------------
@@ -297,7 +298,7 @@ class Factors(NamedTuple):
 class Fused(NamedTuple):
     """What the epilogue of a call takes, and L0 and L1 of the product."""
 
-    taken: tuple
+    taken: Taken
     batch: tuple[Int32, Int32]
 
 
