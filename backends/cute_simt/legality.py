@@ -19,6 +19,7 @@ from ..common.kernel_key import unsupported_blocks, unsupported_parameter
 from ..common.workspace import LINE_BYTES
 from .fusion import unsupported_fusion
 from .geometry_gemv import (
+    few_rows_smem_bytes,
     few_rows_wide,
 )
 from .geometry_operands import (
@@ -112,10 +113,11 @@ def unsupported_reason(
     reason = reason or unsupported_conversion(problem, config)
     if reason is not None:
         return reason
-    if config.schedule == DOT:
-        return unsupported_dot(problem, config)
-    if config.schedule == AXPY:
-        return unsupported_axpy(problem, config)
+    if config.schedule in (DOT, AXPY):
+        unsupported = unsupported_dot if config.schedule == DOT else unsupported_axpy
+        return unsupported(problem, config) or _unsupported_memory(
+            few_rows_smem_bytes(problem, config), target
+        )
     return (
         _unsupported_tile(problem, config)
         or _unsupported_roles(problem, config, target)
@@ -235,13 +237,17 @@ def _unsupported_pipeline(problem: Problem, config: Config, target: Target) -> s
         steps = {x.line if b.k_major else x.position for x in copy_schedule(b, copy_threads)}
         if any(step % 2 for step in steps):
             return "a thread copies neighbouring columns of B, and those of a pair lie apart"
-    smem_bytes = smem_of(problem, config, a, b)
-    if smem_bytes > target.smem_per_block:
-        return (
-            f"{smem_bytes} bytes of shared memory exceed the "
-            f"{target.smem_per_block} of a CTA on {target.arch}"
-        )
-    return None
+    return _unsupported_memory(smem_of(problem, config, a, b), target)
+
+
+def _unsupported_memory(smem_bytes: int, target: Target) -> str | None:
+    """Say that a CTA has less shared memory; None where it has as much."""
+    if smem_bytes <= target.smem_per_block:
+        return None
+    return (
+        f"{smem_bytes} bytes of shared memory exceed the "
+        f"{target.smem_per_block} of a CTA on {target.arch}"
+    )
 
 
 # -- schedules -------------------------------------------------------------------------------------

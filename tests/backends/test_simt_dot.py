@@ -228,3 +228,19 @@ def loads_together(text):
         run = run + 1 if op.startswith("LDG") else 0
         found = max(found, run)
     return found
+
+
+@pytest.mark.parametrize("layout", ["C", "F"])
+def test_a_device_with_less_shared_memory_takes_no_kernel_for_few_rows(layout):
+    spec = unigemm.ArraySpec
+    given = spec((1, 4096), "float32"), spec((4096, 512), "float32", layout)
+    plan = unigemm.plan(*given, target="sm_80", backend="cute_simt", keep=60)
+    alls = [plan, *map(plan.taking, plan.alternatives)]
+    few = [x for x in alls if x.config.schedule in ("dot", "axpy") and x.config.slice_k > 1]
+    assert few
+    for each in few:
+        small = replace(each.target, smem_per_block=8)
+        problem = each.config.oriented(each.problem)
+        assert unsupported_reason(problem, each.config, each.target) is None
+        said = unsupported_reason(problem, each.config, small)
+        assert said.endswith("bytes of shared memory exceed the 8 of a CTA on sm_80")
