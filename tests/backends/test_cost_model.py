@@ -246,7 +246,7 @@ def test_groups_count_the_multiprocessors_that_clusters_leave_idle(sizes):
         return WGMMA.estimate(plan.problem, plan.extents, plan.target, config).prediction.parts
 
     one, four = mma((1, 1)).tensor, mma((1, 4)).tensor
-    assert 1.07 < four / one < 1.15  # 120 of 132
+    assert 1.05 < four / one < 1.15  # 120 of 132, in whole CTAs
 
 
 def test_tiles_are_for_the_long_ones_among_uneven_groups():
