@@ -4,80 +4,44 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from unigemm.cache import host_code
-from unigemm.cache.artifact import Artifact, KernelKey, source_digest
-from unigemm.errors import UnsupportedProblem
-from unigemm.planning.backend import Backend, Launcher, Timed
-from unigemm.planning.calibration import Adjustment
+from unigemm.cache.artifact import Artifact, source_digest
+from unigemm.planning.backend import Launcher
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
-from unigemm.planning.prediction import Candidate, Ranking
 from unigemm.planning.target import Target, is_usual_memory
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.code_sources import code_sources, sources_missing
 from ..common.compile_elsewhere import compile_elsewhere
+from ..common.kernel_backend import KernelBackend
 from ..common.kernel_key import (
     oriented_beside,
     oriented_scales,
     oriented_strides,
-    out_of_bounds,
-    specialisation,
-    too_many,
     unsupported_sizes,
 )
-from ..common.ranking import CostModel, estimate_all, rank
 from . import toolchain
 from .loading import load_kernel
 
 __all__ = ["CuteBackend"]
 
 
-class CuteBackend(Backend):
-    """A backend whose kernels are CuTe DSL, in the package `kernels` beside its own module.
-
-    Each of them says which products it takes, what it considers for one (`model`), which
-    configurations can be compiled and launched, and what its kernels are compiled for.
-    """
-
-    compiles = True
-    batch_invariant = True
-    takes_scales = True
-    takes_epilogues = True
-    shares_plans = True
-    model: CostModel
+class CuteBackend(KernelBackend):
+    """A backend whose kernels are CuTe DSL, in the package `kernels` beside its own module."""
 
     @abstractmethod
     def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:
         """Say why it does not take a product of sizes that kernels take; None when it does."""
 
     @abstractmethod
-    def unsupported_kernel(
-        self, problem: Problem, config: Config, target: Target, extents: Extents | None = None
-    ) -> str | None:
-        """Say why a configuration cannot run on the target; None when it can.
-
-        Its numbers are within bounds. Problem and extents are as the kernel sees them; without
-        extents, for products of any size.
-        """
-
-    @abstractmethod
-    def kernel_problem(self, problem: Problem) -> Problem:
-        """Return the class that is compiled for a problem: what makes no difference is left out."""
-
-    @abstractmethod
     def smem_bytes(self, problem: Problem, config: Config) -> int:
         """Return the dynamic shared memory of a configuration; the problem is the kernel's."""
-
-    def copied_as(self, problem: Problem) -> Problem:
-        """Return a problem with operands of the classes that kernels copy them by."""
-        return problem
 
     def arguments(self, plan: Plan) -> tuple[int, ...]:
         """Return the integers of a plan that its kernels take after those that all kernels take."""
@@ -99,74 +63,6 @@ class CuteBackend(Backend):
             or self.unsupported_product(problem, extents, target)
         )
 
-    def candidates(self, problem: Problem, extents: Extents, target: Target) -> Sequence[Candidate]:
-        """Return its legal configurations with their estimated times."""
-        return rank(self.model, self.copied_as(problem), extents, target, None).candidates
-
-    def ranking(self, problem: Problem, extents: Extents, target: Target, most: int) -> Ranking:
-        """Return those of least estimated time, and those as fast that cannot run."""
-        return rank(self.model, self.copied_as(problem), extents, target, most)
-
-    def least_us(self, problem: Problem, extents: Extents, target: Target) -> float:
-        """Return a lower bound of all estimated times, in microseconds."""
-        return self.model.least_us(problem, extents, target)
-
-    def estimate(
-        self, problem: Problem, extents: Extents, target: Target, config: Config
-    ) -> Candidate:
-        """Return a configuration with its estimated time.
-
-        Raises
-        ------
-        UnsupportedProblem
-            It cannot run.
-        """
-        return self.estimate_all(problem, extents, target, (config,))[0]
-
-    def estimate_all(
-        self, problem: Problem, extents: Extents, target: Target, configs: Sequence[Config]
-    ) -> Sequence[Candidate]:
-        """Return configurations with their estimated times.
-
-        Raises
-        ------
-        UnsupportedProblem
-            One of them cannot run.
-        """
-        compiled = self.kernel_problem(problem)
-        for config in configs:
-            reason = self.unsupported_kernel(config.oriented(compiled), config, target)
-            if reason is not None:
-                raise UnsupportedProblem(f"{self.name} cannot run it: {reason}")
-        return estimate_all(self.model, self.copied_as(problem), extents, target, configs)
-
-    def adjustments(self, target: Target, launches: Sequence[Timed]) -> Mapping[str, Adjustment]:
-        """Return what measured launches of its own say of its cost model, by name."""
-        from ..common.calibrating import adjustments_of
-
-        return adjustments_of(self.model, target, launches)
-
-    def workspace_bytes(
-        self, problem: Problem, extents: Extents, target: Target, config: Config
-    ) -> int:
-        """Return the bytes of the workspace of a configuration that can run."""
-        return self.model.workspace(problem, extents, target, config)
-
-    def unsupported_config_reason(
-        self, problem: Problem, extents: Extents, target: Target, config: Config
-    ) -> str | None:
-        """Say why a configuration cannot compute a product that it takes; None when it can."""
-        reason = out_of_bounds(config)
-        if reason is not None:
-            return reason
-        own, sizes = config.oriented(self.kernel_problem(problem)), config.oriented(extents)
-        reason = self.unsupported_kernel(own, config, target, sizes)
-        if reason is not None:
-            return reason
-        whole = self.workspace_bytes(problem, extents, target, replace(config, split_k=1))
-        sums = self.workspace_bytes(problem, extents, target, config) - whole
-        return too_many(sizes, config, sums)
-
     def kernels(self) -> Any:
         """Return the module with the device code: `Spec`, `make_host` and `example_arguments`."""
         return import_module(f"unigemm.backends.{self.name}.kernels.host")
@@ -175,30 +71,19 @@ class CuteBackend(Backend):
         """Return the digest of all that decides the code."""
         return _digest(self.name)
 
-    def oriented(self, plan: Plan) -> Problem:
-        """Return the class that is compiled for a plan, as the kernel sees it."""
-        return plan.config.oriented(self.kernel_problem(plan.problem))
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions of the compilers that decide the code."""
+        return toolchain.versions()
 
-    def key(self, plan: Plan) -> KernelKey:
-        """Return the content key: dtypes, majorness, alignment and tile, but no extents.
+    def specialisation(self, plan: Plan) -> dict[str, Any]:
+        """Return what a plan's kernel is specialised on.
 
         And an SM's memory, which the code is made for, where it is not what the architecture has.
         """
-        kernel = specialisation(self.oriented(plan), plan.config)
+        kernel = super().specialisation(plan)
         if not is_usual_memory(plan.target):
             kernel["smem_per_sm"] = plan.target.smem_per_sm
-        source, versions = self.source(), toolchain.versions()
-        if self.compiler_missing() is not None:
-            from unigemm.cache import default_cache
-
-            versions = default_cache().toolchain(self.name, source, versions)
-        return KernelKey(
-            backend=self.name,
-            arch=plan.target.arch,
-            kernel=kernel,
-            source=source,
-            toolchain=versions,
-        )
+        return kernel
 
     def compile(self, plan: Plan) -> Artifact:
         """Compile the plan's kernel for its target.
@@ -210,10 +95,7 @@ class CuteBackend(Backend):
         CompilationError
             CuTe DSL refused it.
         """
-        problem, config = self.oriented(plan), plan.config
-        reason = self.unsupported_kernel(problem, config, plan.target)
-        if reason is not None:
-            raise UnsupportedProblem(f"{self.name} cannot run {config}: {reason}; plan again")
+        problem, config = self.refuse_illegal(plan), plan.config
         if toolchain.COMPILING.abandoned:
             return compile_elsewhere(plan)
 
