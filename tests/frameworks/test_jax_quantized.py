@@ -211,5 +211,5 @@ def test_derivatives_are_refused_in_words():
         lambda a: matmul(a, B, quantize_out="row")[1].sum(),
         lambda a: matmul(a, B, quantize_out=(1, 128), bias=jnp.ones(8))[1].sum(),
     ):
-        with pytest.raises(unigemm.UnsupportedProblem, match="have no gradients"):
+        with pytest.raises(unigemm.UnsupportedProblem, match="quantised results have no gradients"):
             jax.grad(f)(A)

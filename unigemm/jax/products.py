@@ -404,8 +404,14 @@ def _batched(operands: Any, dims: Any, **options: Any) -> tuple[Any, Any]:
 
 def _no_gradient(*operands: Any, **options: Any) -> Any:
     raise UnsupportedProblem(
-        "products of eight bits, and quantised results, have no gradients; use "
-        "jax.lax.stop_gradient, or multiply the numbers that were quantized"
+        "products of eight bits have no gradients; use jax.lax.stop_gradient, or multiply the "
+        "numbers that were quantized"
+    )
+
+
+def _no_gradient_of_pairs(*operands: Any, **options: Any) -> Any:
+    raise UnsupportedProblem(
+        "quantised results have no gradients; use jax.lax.stop_gradient, or leave quantize_out= out"
     )
 
 
@@ -441,6 +447,6 @@ ad.defbilinear(PRODUCT, _of_a, _of_b)
 SCALED = _primitive("unigemm_scaled_matmul")
 ad.primitive_jvps[SCALED] = _no_gradient
 QUANTIZED = _primitive("unigemm_quantized_matmul", several=True)
-ad.primitive_jvps[QUANTIZED] = _no_gradient
+ad.primitive_jvps[QUANTIZED] = _no_gradient_of_pairs
 FUSED = _primitive("unigemm_fused_matmul")
 batching.primitive_batchers[FUSED] = _batched_fused
