@@ -208,7 +208,7 @@ def tiles(problem: Problem, target: Target) -> Iterator[Config]:
 
 @lru_cache(maxsize=64)
 def few_rows(problem: Problem, rows: int) -> tuple[Config, ...]:
-    """Return what schedules for few rows have, in tiles of so many; not all are legal."""
+    """Return the configurations of dot and axpy for tiles of `rows` rows; not all are legal."""
     size, found = problem.b.dtype.itemsize, []
     for each, warps, slices in DOT_SHAPES:
         tile = (rows, each * warps, 1)

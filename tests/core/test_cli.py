@@ -170,7 +170,7 @@ def test_a_named_backend_says_why_its_rivals_were_left_out(tmp_path):
     plan = run_json(*command, "--backend", "cutile", cache=tmp_path)
     whole = {x["backend"]: x["reason"] for x in plan["rejected"] if x["config"] is None}
     rivals = {each.name for each in unigemm.backend_info()} - {"cutile"}
-    assert whole == dict.fromkeys(rivals, "only cutile was asked for")
+    assert whole == dict.fromkeys(rivals, "only cutile was requested")
 
 
 def test_h_is_help_of_every_command(tmp_path):

@@ -161,7 +161,7 @@ def _planner(
     """
     named = None if backend == "auto" else _named(backend, target, usable)
     offered, missing = _competitors(usable) if named is None else ((named,), ())
-    unasked = () if named is None else _unasked(backend)
+    unasked = () if named is None else _not_requested(backend)
     reasons = dict((*missing, *dropped))
     backends = tuple(each for each in offered if each.name not in reasons)
     on_gpu, class_of = target.is_gpu, size_classes(problem)
@@ -212,10 +212,10 @@ def _named(name: str, target: Target, usable: bool) -> Backend:
     return usable_backend(name) if usable else backend
 
 
-def _unasked(name: str) -> tuple[Rejection, ...]:
+def _not_requested(name: str) -> tuple[Rejection, ...]:
     """Return why all backends but a named one were left out."""
     others = (each for each in backend_names() if each != name)
-    return tuple(Rejection(each, f"only {name} was asked for") for each in others)
+    return tuple(Rejection(each, f"only {name} was requested") for each in others)
 
 
 def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, str], ...]]:
