@@ -104,7 +104,7 @@ def test_only_as_many_are_measured_as_the_innermost_block_says(stopwatch):
 def test_it_is_off_behind_the_block_whatever_ends_it(stopwatch):
     with pytest.raises(RuntimeError), unigemm.autotuning(), unigemm.autotuning():
         raise RuntimeError
-    assert not first_call._asked
+    assert not first_call._requested
     assert multiplied(stopwatch) == [TILES["pick"]]
 
 

@@ -461,7 +461,7 @@ def test_what_fails_leaves_no_progress_bar_behind(monkeypatch, capsys, tmp_path)
     def refuse(*_, **__):
         raise UnsupportedProblem("this cannot be done; do something else")
 
-    monkeypatch.setattr("unigemm.cli.render.compile_many", refuse)
+    monkeypatch.setattr("unigemm.cli.render.compile_needed", refuse)
     monkeypatch.setattr("unigemm.tuning.autotune.autotune", refuse)
     for command in ("compile", "tune"):
         monkeypatch.setattr("sys.argv", ["unigemm", command, "64", "64", "64"])
