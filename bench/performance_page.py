@@ -11,7 +11,7 @@ from bench.report import geometric_mean
 from bench.scales_page import QUANTIZED, SCALES, quantized_parts, scales_parts
 
 if TYPE_CHECKING:
-    from bench.performance import Counted, Fresh, Measured
+    from bench.measured_problems import Counted, Fresh, Measured
 
 _WORST = 12
 #: The order of the rows.

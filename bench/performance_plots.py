@@ -12,7 +12,7 @@ from unigemm.tuning.plan_plot import peak_rates
 from unigemm.tuning.plot import number, save
 
 if TYPE_CHECKING:
-    from bench.performance import Measured
+    from bench.measured_problems import Measured
 
 _WIDE = 4.9  # inches, so that text of this size can be read on a telephone
 _TEXT = {"font.size": 11, "axes.titlesize": 11, "legend.fontsize": 11}

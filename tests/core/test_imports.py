@@ -43,6 +43,12 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 #: The emulator's rooms, likewise. It stands beside the api, and only `launch` needs the core.
 EMULATOR_FLOORS = [{"ptx"}, {"core"}, {"async_copy"}, {"tensor_core"}, {"launch"}, {"__init__"}]
 EMULATOR_FLOOR = {room: floor for floor, rooms in enumerate(EMULATOR_FLOORS) for room in rooms}
+#: Modules that name, in annotations alone, types of modules that import them.
+TYPES_ABOVE = {
+    "planning.explanation": {"planning.plan", "planning.prediction"},
+    "runtime.quantized_results": {"runtime.options"},
+    "tuning.grouped": {"tuning.operands"},
+}
 #: A module's name in a string, by which it may be imported.
 NAME = re.compile(r"unigemm(\.\w+)+(:\w+)?", re.ASCII)
 
@@ -75,13 +81,13 @@ def module_of(path, dots, name, modules):
     return next((each for each in found if each in modules), None)
 
 
-def graph(paths):
-    """Return what each module imports of the others, also inside functions."""
+def graph(paths, *, types=False):
+    """Return what each module imports of the others, also inside functions; or for types, too."""
     modules = {name_of(path): path for path in paths}
     return {
         own: {
             other
-            for dots, name in imports(path, functions=True, names=True)
+            for dots, name in imports(path, functions=True, names=True, types=types)
             if (other := module_of(path, dots, name, modules)) not in (None, own)
         }
         for own, path in modules.items()
@@ -106,15 +112,16 @@ def circle_in(edges):
     return next(filter(None, map(visit, edges)), None)
 
 
-def imports(path, *, functions, names=False):
+def imports(path, *, functions, names=False, types=False):
     """Yield (dots, name) of the imports that run; those inside functions only where asked for.
 
     With `names` every name that is taken of a module is one, too: it may be a module of a package.
+    With `types` also what only checkers of types run.
     """
 
     def walk(nodes):
         for node in nodes:
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not types:
                 yield from walk(node.orelse)
             elif isinstance(node, ast.Import):
                 yield from ((0, alias.name) for alias in node.names)
@@ -207,6 +214,29 @@ def test_no_import_of_the_core_runs_upwards(path):
 @pytest.mark.parametrize("paths", [CORE, EMULATOR, BACKENDS], ids=["core", "emulator", "backends"])
 def test_no_imports_run_in_a_circle(paths):
     assert circle_in(graph(paths)) is None
+
+
+@pytest.mark.parametrize("paths", [CORE, EMULATOR, BACKENDS], ids=["core", "emulator", "backends"])
+def test_no_more_files_name_the_types_of_those_that_import_them(paths):
+    edges = graph(paths, types=True)
+    for module, others in TYPES_ABOVE.items():
+        assert module not in edges or others <= edges[module], f"shorten the list: {module}"
+        edges[module] = edges.get(module, set()) - others
+    assert circle_in(edges) is None
+
+
+def test_no_benchmarks_import_one_another_in_a_circle():
+    found = {path.stem: path for path in (ROOT / "bench").glob("*.py")}
+    edges = {
+        own: {
+            parts[1]
+            for _, name in imports(path, functions=True, names=True, types=True)
+            if (parts := name.split("."))[0] == "bench" and parts[1] in {*found} - {own}
+        }
+        for own, path in found.items()
+    }
+    assert any(edges.values())
+    assert circle_in(edges) is None
 
 
 def test_a_circle_is_found():

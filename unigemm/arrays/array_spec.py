@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,10 @@ from ..support.arguments import shown
 from .operands import LAST_ADDRESS, compact_strides, parse_dtype
 
 if TYPE_CHECKING:
-    from .types import DTypeLike
+    from typing import TypeAlias
+
+    #: A `DType`, a name, or a dtype of an array library: they have no more in common.
+    DTypeLike: TypeAlias = Hashable
 
 __all__ = ["ArraySpec"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Union
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..activations import Activation
     from ..planning.plan import Plan
     from ..problem.problem import Precision
-    from .array_spec import ArraySpec
+    from .array_spec import ArraySpec, DTypeLike
 
 __all__ = [
     "Array",
@@ -92,8 +92,6 @@ if TYPE_CHECKING:
         NumPyArray, np.generic, complex, Sequence["NumPyLike"]
     ]
     ArrayLike: TypeAlias = Array | NumPyLike | ArraySpec
-    #: A `DType`, a name, or a dtype of an array library: they have no more in common.
-    DTypeLike: TypeAlias = Hashable
     #: A CUDA stream: its address, or an object that has it.
     Stream: TypeAlias = int | _TorchStream | _CupyStream | _CudaStream | _Handle
     Scale: TypeAlias = float | Array | tuple[Array, float | Array]

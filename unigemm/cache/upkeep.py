@@ -27,7 +27,7 @@ from .reports import (
 from .store import Folder, remove_tree, tree_bytes
 
 if TYPE_CHECKING:
-    from .layers import Cache
+    from .layering import Layers
 
 __all__ = [
     "after_publishing",
@@ -45,7 +45,7 @@ __all__ = [
 _GRACE_S = 300.0
 
 
-def entries(cache: Cache, backend: str | None, arch: str | None) -> list[EntrySummary]:
+def entries(cache: Layers, backend: str | None, arch: str | None) -> list[EntrySummary]:
     """See `Cache.entries`."""
     found = []
     for folder in (*cache.bundles, cache.folder):
@@ -74,7 +74,7 @@ def entries(cache: Cache, backend: str | None, arch: str | None) -> list[EntrySu
 
 
 def toolchain(
-    cache: Cache, backend: str, source: str, wanted: Mapping[str, str]
+    cache: Layers, backend: str, source: str, wanted: Mapping[str, str]
 ) -> Mapping[str, str]:
     """See `Cache.toolchain`."""
     others = []
@@ -91,7 +91,7 @@ def toolchain(
     return others[0] if others else wanted
 
 
-def stats(cache: Cache, compiled: int) -> CacheStats:
+def stats(cache: Layers, compiled: int) -> CacheStats:
     """See `Cache.stats`."""
     layers = []
     groups: dict[tuple[str, str], tuple[int, int]] = {}
@@ -117,7 +117,7 @@ def stats(cache: Cache, compiled: int) -> CacheStats:
     )
 
 
-def verify(cache: Cache, repair: bool) -> VerifyReport:
+def verify(cache: Layers, repair: bool) -> VerifyReport:
     """See `Cache.verify`."""
     sound = others = 0
     damaged: dict[Path, Damage] = {}
@@ -146,14 +146,14 @@ def verify(cache: Cache, repair: bool) -> VerifyReport:
     return VerifyReport(sound, tuple(damaged.values()), others)
 
 
-def after_publishing(cache: Cache) -> None:
+def after_publishing(cache: Layers) -> None:
     """Keep the writable folder within its limit, and free of what dead processes left."""
     with suppress(OSError):
         cache.folder.sweep()
         prune(cache, cache.limit_bytes, _GRACE_S)
 
 
-def prune(cache: Cache, limit_bytes: int, grace_s: float = 0.0) -> Removal:
+def prune(cache: Layers, limit_bytes: int, grace_s: float = 0.0) -> Removal:
     """See `Cache.prune`; spares what was used within `grace_s` seconds."""
     folder = cache.folder
     if not cache.usable(folder):
@@ -184,7 +184,7 @@ def prune(cache: Cache, limit_bytes: int, grace_s: float = 0.0) -> Removal:
     return Removal(removed, freed, len(rows) - removed - gone)
 
 
-def clear(cache: Cache, backend: str | None, arch: str | None) -> Removal:
+def clear(cache: Layers, backend: str | None, arch: str | None) -> Removal:
     """See `Cache.clear`."""
     folder = cache.folder
     if not cache.usable(folder):
@@ -209,7 +209,7 @@ def clear(cache: Cache, backend: str | None, arch: str | None) -> Removal:
 
 
 def export_bundle(
-    cache: Cache,
+    cache: Layers,
     destination: Path,
     digests: Iterable[str] | None,
     backend: str | None,
@@ -263,7 +263,7 @@ def export_bundle(
     )  # fmt: skip
 
 
-def _refuse_destination(cache: Cache, destination: Path) -> None:
+def _refuse_destination(cache: Layers, destination: Path) -> None:
     """Refuse to export into the cache itself, or among files that are no kernels."""
     for folder in (*cache.bundles, cache.folder):
         if destination.is_relative_to(folder.path):
@@ -282,7 +282,7 @@ def _refuse_destination(cache: Cache, destination: Path) -> None:
             )
 
 
-def import_bundle(cache: Cache, source: Path, expect: Iterable[str] | None) -> ImportReport:
+def import_bundle(cache: Layers, source: Path, expect: Iterable[str] | None) -> ImportReport:
     """See `Cache.import_bundle`."""
     if not cache.usable(cache.folder):
         raise CacheError(
@@ -351,7 +351,7 @@ def _is_for(folder: Folder, row: Row, arch: str | None) -> bool:
         return False
 
 
-def _remove(cache: Cache, row: Row, used: float | None) -> bool:
+def _remove(cache: Layers, row: Row, used: float | None) -> bool:
     """Remove an entry unless it is locked or, given `used`, was used again since then."""
     folder = cache.folder
     try:
@@ -364,7 +364,7 @@ def _remove(cache: Cache, row: Row, used: float | None) -> bool:
 
 
 def _chosen(
-    cache: Cache,
+    cache: Layers,
     digests: Iterable[str] | None,
     backend: str | None,
     arch: str | None,
