@@ -10,6 +10,7 @@ FILES = sorted(
     path for room in ("unigemm", "backends", "bench") for path in (ROOT / room).rglob("*.py")
 )
 HOST_LINES, KERNEL_LINES, FUNCTION_LINES = 500, 900, 80
+PARAMETERS = 12  # of a function of device code
 
 #: What is still too long. Nothing may be added, and what is short enough must go from here.
 LONG_FILES: set[str] = set()
@@ -68,3 +69,28 @@ def test_functions_are_short_enough_to_read():
     }
     assert not found - LONG_FUNCTIONS, "split these"
     assert not LONG_FUNCTIONS - found, "these are short enough now: take them out"
+
+
+def device_parameters(text):
+    """Yield (name, how many parameters) of each function that the DSL compiles."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and any(
+            ast.unparse(each) in ("cute.jit", "cute.kernel") for each in node.decorator_list
+        ):
+            yield node.name, len(node.args.args) + len(node.args.kwonlyargs)
+
+
+def test_the_parameters_of_device_code_are_counted():
+    text = "@cute.jit\ndef f(a, b, *, c):\n    pass\n\n\ndef g(a):\n    pass\n"
+    assert list(device_parameters(text)) == [("f", 3)]
+
+
+def test_functions_of_device_code_take_records_and_not_a_list_of_numbers():
+    found = {
+        f"{name_of(path)}: {name}": count
+        for path in FILES
+        if path.parent.name == "kernels"
+        for name, count in device_parameters(path.read_text())
+        if count > PARAMETERS
+    }
+    assert not found, "name what belongs together in a NamedTuple"
