@@ -175,7 +175,7 @@ def assert_turned(gpu):
 
 
 def test_eight_aligned_rows_are_turned_beside_an_n_major_b_only():
-    wanted = {"tile": (8, 64, 64), "split": False}
+    wanted = {"tile": (8, 64, 64), "split": False, "swap_ab": False}
     assert_turned(check_kind(DType.FLOAT16, "tn", (8, 72, 328), wanted))
     kernels = [a.kernel for a, _ in check_kind(DType.FLOAT16, "tt", (8, 72, 328), wanted).launches]
     assert [name.split("_")[0] for name in kernels] == ["wgmma"]
@@ -216,11 +216,12 @@ def kind(problem, config):
         "schedule": config.schedule,
         "split": config.split_k > 1,
         "fragments": geo.fragments > 0,
+        "swap_ab": config.swap_ab,
     }
 
 
 #: Of a kind, what a configuration tells by itself.
-FIELDS = ("tile", "cluster", "cluster_k", "slice_k", "schedule")
+FIELDS = ("tile", "cluster", "cluster_k", "slice_k", "schedule", "swap_ab")
 
 
 def chosen(plan, wanted, seed=0):
@@ -385,7 +386,7 @@ def test_sums_of_split_numbers_are_promoted_whatever_the_number_of_k_tiles():
 
 
 def test_tiles_that_begin_elsewhere_along_k_take_every_k_tile_once():
-    wanted = {"tile": (8, 64, 64), "slice_k": 1, "cluster_k": 1, "split": False}
+    wanted = {"tile": (8, 64, 64), "slice_k": 1, "cluster_k": 1, "split": False, "swap_ab": False}
     gpu = check_kind(DType.FLOAT16, "nt", (8, 256, 64 * 43), wanted | {"cluster": (1, 1)})
     assert gpu.launches[0][0].grid[0] > 1
 
@@ -393,6 +394,7 @@ def test_tiles_that_begin_elsewhere_along_k_take_every_k_tile_once():
 def test_columns_of_a_neighbours_tile_keep_its_bits():
     """The last tile moves back over it; its CTAs add up those columns in another order."""
     wanted = {"tile": (16, 56, 64), "cluster_k": 4, "slice_k": 1, "split": False}
+    wanted |= {"swap_ab": False}
     rng, bfloat16 = np.random.default_rng(9), numpy_dtype(DType.BFLOAT16)
     a, b = (rng.normal(0, 1, (rows, 512)).astype(bfloat16) for rows in (24, 80))
     found = []
