@@ -54,6 +54,14 @@ def test_the_start_page_has_a_tab_for_each_library():
 
 
 @pytest.mark.parametrize("page", ["index.md", "guide/quick-start.md"])
+def test_the_first_install_of_a_page_is_from_a_clone_and_can_be_copied(page):
+    lines = [line.strip() for line in (DOCS / page).read_text().splitlines()]
+    first = next(i for i, line in enumerate(lines) if line.startswith("pip install"))
+    assert lines[first - 1].startswith("git clone")
+    assert lines[first] == 'pip install -e ".[all]"'  # a name needs an index that has it
+
+
+@pytest.mark.parametrize("page", ["index.md", "guide/quick-start.md"])
 def test_a_page_shows_the_plan_that_the_command_prints(page):
     text = (DOCS / page).read_text()
     words = re.search(r"unigemm (plan 4096 [^`\n]+)", text)[1].split()
