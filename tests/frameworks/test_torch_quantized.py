@@ -217,3 +217,37 @@ def test_autocast_casts_what_is_quantised(block):
     with torch.autocast("cpu", torch.bfloat16):
         got = ut.matmul(a, b, quantize_out=block)
     same(got, ut.matmul(a.bfloat16(), b.bfloat16(), quantize_out=block))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_operators_refuse_what_has_no_such_scales_with_data_and_without(device):
+    a, b = (x.to(device) for x in (A, B))
+    grouped = [x.to(device) for x in STACKS]
+    for sharing in ("rows", "", "1x64"):
+        with pytest.raises(UnsupportedProblem, match=r"sharing is .*use one of tensor, row"):
+            ops.quantize(a, dtype=E4M3, sharing=sharing)
+    for word in ("rows", "", "tensor", "128x128"):
+        for run in (
+            lambda word=word: ops.matmul_quantized(a, b, quantize_out=word),
+            lambda word=word: ops.grouped_mm_quantized(*grouped, quantize_out=word),
+        ):
+            with pytest.raises(UnsupportedProblem, match=r"quantize_out is .*use one of 1x128"):
+                run()
+    half = torch.float16
+    for run in (
+        lambda: ops.quantize(a, dtype=half),
+        lambda: ops.matmul_quantized(a, b, quantize_out="row", dtype=half),
+        lambda: ops.grouped_mm_quantized(*grouped, quantize_out="row", out_dtype=half),
+    ):
+        with pytest.raises(UnsupportedDtype, match="float16, and results are quantised to"):
+            run()
+
+
+def test_the_name_of_one_scale_for_all_means_what_leaving_it_out_means():
+    for mapped in (lambda f: f(A), lambda f: torch.vmap(f)(torch.stack([STACKS[0]] * 2))):
+        one, other = (
+            mapped(lambda x, how=how: ops.quantize(x, dtype=E4M3, sharing=how))
+            for how in ("tensor", None)
+        )
+        assert torch.equal(one[0].float(), other[0].float())
+        assert torch.equal(one[1], other[1])

@@ -12,8 +12,15 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ..arrays.operands import parse_dtype
 from ..errors import UnsupportedProblem
-from ..problem.quantization import BLOCK, quantized_default, scales_shape
+from ..problem.quantization import (
+    BLOCK,
+    Sharing,
+    check_quantized,
+    quantized_default,
+    scales_shape,
+)
 from ..quantization import quantize
+from ..support.arguments import shown
 from ..support.dynamo import untraced
 from . import batching
 from .grouped_products import check_grouped, grouped_product
@@ -55,7 +62,11 @@ OPERATORS = {
     ),
     "quantize": "(Tensor x, *, ScalarType dtype, str? sharing=None) -> (Tensor, Tensor)",
 }
-_BLOCKS: dict[str | None, Any] = {"1x128": (1, BLOCK), "128x128": (BLOCK, BLOCK), "row": "row"}
+#: What shares a scale, by its name in a schema, as `unigemm.quantize` takes it.
+_BLOCKS: dict[Sharing, Any] = {
+    "tensor": None, "row": "row", "1x128": (1, BLOCK), "128x128": (BLOCK, BLOCK)
+}  # fmt: skip
+_OF_RESULTS: tuple[Sharing, ...] = ("1x128", "row")
 _ops = torch.ops.unigemm
 _forward_ad = torch.autograd.forward_ad
 
@@ -91,7 +102,7 @@ def _product(
     given["gate_layout"] = gate_layout
     given |= {"dtype": dtype, "alpha": None if alpha == 1 else alpha}
     given |= {"beta": None if beta == 1 else beta}
-    given["quantize_out"] = (1, BLOCK) if quantize_out == "1x128" else quantize_out
+    given["quantize_out"] = None if quantize_out is None else _block_of_result(quantize_out)
     options |= {name: x for name, x in given.items() if x is not None}
     return plain_product(a, b, **options)
 
@@ -109,12 +120,35 @@ def _matmul(
 
 
 def _grouped(*args: Any, quantize_out: str, **options: Any) -> Any:
-    return grouped_product(*args, quantize_out=_BLOCKS[quantize_out], **options)
+    return grouped_product(*args, quantize_out=_block_of_result(quantize_out), **options)
 
 
 def _quantize(x: Tensor, *, dtype: torch.dtype, sharing: str | None = None) -> tuple[Any, Any]:
     with torch.no_grad(), _forward_ad._set_fwd_grad_enabled(False):
-        return quantize(x, dtype, block=_BLOCKS.get(sharing))
+        return quantize(x, dtype, block=_BLOCKS[_named(sharing)])
+
+
+def _named(sharing: str | None) -> Sharing:
+    """Return what shares a scale, of the name that `quantize` is called with.
+
+    Raises
+    ------
+    UnsupportedProblem
+        There is no such name.
+    """
+    return _one_of("sharing", "tensor" if sharing is None else sharing, (*_BLOCKS,))
+
+
+def _block_of_result(quantize_out: str) -> Any:
+    """Return what shares a scale of a result, as `unigemm.matmul` takes it."""
+    return _BLOCKS[_one_of("quantize_out", quantize_out, _OF_RESULTS)]
+
+
+def _one_of(name: str, word: str, known: tuple[Sharing, ...]) -> Sharing:
+    for each in known:
+        if word == each:
+            return each
+    raise UnsupportedProblem(f"{name} is {shown(word)}; use one of {', '.join(known)}")
 
 
 def _fake_matmul(
@@ -132,7 +166,7 @@ def _fake_matmul(
     **options: Any,
 ) -> Any:
     if quantize_out is not None:
-        dtype = dtype or _quantized_default(a)
+        dtype = _of_result(dtype, a)
     elif dtype is None and not (scale_a is scale_b is options.get("scale") is None):
         dtype = default_of_scaled(a)
     d = shaped(a, b, dtype)
@@ -140,17 +174,23 @@ def _fake_matmul(
     check_epilogue(a, d.shape, dtype, c, bias, named, scaled=True)
     if gate_layout is not None:
         d = d.new_empty((*d.shape[:-1], d.shape[-1] // 2))
-    return d if quantize_out is None else (d, _fake_scales(d, quantize_out))
+    return d if quantize_out is None else (d, _fake_scales_of_result(d, quantize_out))
 
 
-def _quantized_default(a: Tensor) -> torch.dtype:
-    found: torch.dtype = getattr(torch, str(quantized_default(parse_dtype(a.dtype))))
-    return found
+def _of_result(dtype: torch.dtype | None, a: Tensor) -> torch.dtype:
+    """Return the type of a quantised result."""
+    if dtype is None:
+        return getattr(torch, str(quantized_default(parse_dtype(a.dtype))))  # type: ignore[no-any-return]
+    check_quantized(parse_dtype(dtype))
+    return dtype
 
 
-def _fake_scales(d: Tensor, sharing: str | None) -> Tensor:
-    shape = scales_shape(tuple(d.shape), sharing or "tensor")  # type: ignore[arg-type]
-    return d.new_empty(shape, dtype=torch.float32)
+def _fake_scales_of_result(d: Tensor, quantize_out: str) -> Tensor:
+    return _fake_scales(d, _one_of("quantize_out", quantize_out, _OF_RESULTS))
+
+
+def _fake_scales(d: Tensor, sharing: Sharing) -> Tensor:
+    return d.new_empty(scales_shape(tuple(d.shape), sharing), dtype=torch.float32)
 
 
 def _fake_grouped(
@@ -164,15 +204,16 @@ def _fake_grouped(
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
     shape = check_grouped(mat_a, mat_b, offs, bias)
-    d = mat_a.new_empty(shape, dtype=out_dtype or _quantized_default(mat_a))
-    return d, _fake_scales(d, quantize_out)
+    d = mat_a.new_empty(shape, dtype=_of_result(out_dtype, mat_a))
+    return d, _fake_scales_of_result(d, quantize_out)
 
 
 def _fake_quantize(
     x: Tensor, *, dtype: torch.dtype, sharing: str | None = None
 ) -> tuple[Tensor, Tensor]:
+    check_quantized(parse_dtype(dtype))
     q = x.new_empty(x.shape, dtype=dtype)
-    return q, _fake_scales(q, sharing)
+    return q, _fake_scales(q, _named(sharing))
 
 
 def _refusing(name: str, what: str) -> Callable[..., Any]:
@@ -213,7 +254,7 @@ def _batched_quantize(
 ) -> Any:
     """Quantise a stack, whose matrices have scales of their own, or one after the other."""
     given = {"dtype": dtype, "sharing": sharing}
-    if sharing is not None and x.dim() > 2:
+    if _named(sharing) != "tensor" and x.dim() > 2:
         return _ops.quantize(x.movedim(in_dims[0], 0), **given), (0, 0)
     pairs = [*batching.one_by_one(_ops.quantize, info, in_dims, x, **given)]
     return tuple(torch.stack(each) for each in zip(*pairs, strict=True)), (0, 0)
