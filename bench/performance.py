@@ -5,9 +5,8 @@ and looks the pick up among the launches: what nobody has measured is left out a
 whose name has "heldout" in it hold what nothing was fitted to, and stand apart; where it has
 "families" too, they hold one launch for each problem, the pick of then, and come first.
 ``data/host*.json`` of `bench.host_times`,
-``data/grouped*.json`` of `bench.grouped`, ``data/scales*.json`` and ``data/quantized*.json`` of the
-benchmarks of those names, and ``data/quoted.json``, which holds what the notes tell without their
-launches, make the rest.
+``data/grouped*.json`` of `bench.grouped`, and ``data/scales*.json`` and ``data/quantized*.json`` of
+the benchmarks of those names, make the rest.
 ``data/origins.json`` says at which commits the files were measured. Needs no GPU, but matplotlib,
 and about a minute.
 """
@@ -131,7 +130,6 @@ def main() -> None:
         found,
         counts,
         FAMILIES,
-        _read(args.data / "quoted.json"),
         _read(args.data / "origins.json"),
         commit(),
         **{

@@ -20,6 +20,7 @@ _DPI = 150  # of the points, which are no lines of the SVG: there are thousands
 _COLORS = ("#4c8bf5", "#f28e2b", "#3fa35a", "#e15759", "#a97bd1", "#a5785e", "#d66fb0")
 _TICKS = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 6)
 _FEW_TICKS = 7
+_LEAST_TFLOPS = 0.01  # of rooflines: what is slower is of single numbers
 _RATIO = "time of cuBLAS over that of unigemm:\nright of 1 unigemm is faster"
 _OURS, _THEIRS = _COLORS[:2]
 
@@ -129,7 +130,7 @@ def _draw_panel(axes: Any, of_kind: Sequence[Measured], kind: str) -> None:
     axes.set(xlabel="operations a byte of device memory", ylabel="TFLOP/s")
     for axis, values in ((axes.xaxis, at), (axes.yaxis, reached)):
         number(axis, values)
-    axes.set_ylim(min(*reached, *cublas) / 2, rate * 2)
+    axes.set_ylim(max(_LEAST_TFLOPS, min(*reached, *cublas) / 2), rate * 2)
 
 
 def draw_ladder(path: Path, percent: Mapping[str, float]) -> None:
@@ -178,7 +179,7 @@ def draw_ladder_roofline(
         axes.set(ylabel="TFLOP/s", title=f"{rate:,.4g} TFLOP/s at most", xlim=(low, high))
         for axis, values in ((axes.xaxis, at), (axes.yaxis, reached)):
             number(axis, values)
-        axes.set_ylim(min(reached) / 2, rate * 1.6)
+        axes.set_ylim(max(_LEAST_TFLOPS, min(reached) / 2), rate * 1.6)
         figure.legend(loc="outside lower left", ncols=2, frameon=False, **_CLOSE)
         save(figure, path)
 

@@ -56,7 +56,7 @@ def test_what_is_written_is_what_the_page_reads(monkeypatch, tmp_path, capsys):
     found = json.loads(path.read_text())
     seeds = [(x["case"], x["seed"]) for x in found["records"] if x["way"] == "numpy"]
     assert seeds == [("4 experts", 1), ("4 experts", 2), ("equal", 1)]
-    text = page(Facts([], [], {}, {}, {}, "abc1234", grouped={"grouped1.json": found}))
+    text = page(Facts([], [], {}, {}, "abc1234", grouped={"grouped1.json": found}))
     assert "| 4 experts | rows | 32 | 16x8 | 3 | " in text
 
 

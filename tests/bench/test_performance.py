@@ -59,7 +59,7 @@ def data(tmp_path):
 def facts_of(data):
     found = [x for kind in (True, False) for x in measured(launches(files(kind, data)), kind)]
     counts = [counted(path) for path in sorted(data.glob("*.xz"))]
-    return Facts(found, counts, {"small": "some"}, {}, {}, "abc1234")
+    return Facts(found, counts, {"small": "some"}, {}, "abc1234")
 
 
 def test_picks_are_looked_up_among_launches(data):
@@ -116,7 +116,7 @@ def test_fresh_picks_count_as_they_were_measured_and_families_weigh_the_same(tmp
     ]
     with lzma.open(path, "wt") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
-    text = page(Facts([], [], {}, {}, {}, "abc1234", fresh=[fresh(path)]))
+    text = page(Facts([], [], {}, {}, "abc1234", fresh=[fresh(path)]))
     assert "| **1.265** | 2.00 / 2.00 (1) | 0.80 / 0.80 (2) |" in text  # (2.0 * 0.8) ** 0.5
     assert "H200, not noted: 3 problems" in text
     with lzma.open(path, "at") as file:
@@ -137,7 +137,7 @@ def test_grouped_products_stand_beside_what_others_took_for_them(tmp_path):
         {"case": "4 experts", "seed": 1, "way": "unigemm.jax", "us": 12.6, "plan": ""},
     ]  # fmt: skip
     found = {"device": CARD, "torch": "2.11", "records": records}
-    facts = Facts([], [], {}, {}, {"grouped1.json": {"commits": "abc, 2026"}}, "abc1234")
+    facts = Facts([], [], {}, {"grouped1.json": {"commits": "abc, 2026"}}, "abc1234")
     assert "Grouped products" not in page(facts)
     text = page(replace(facts, grouped={"grouped1.json": found}))
     assert "### H200, PyTorch 2.11, abc, 2026" in text

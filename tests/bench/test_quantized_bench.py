@@ -71,8 +71,8 @@ def test_the_page_has_what_was_measured_and_the_card(results, monkeypatch, tmp_p
     assert len(compiled) == len(bench.KINDS) * len(bench.RESULTS)
     found = json.loads(path.read_text())
     origins = {"quantized1.json": {"commits": "abc, 2026"}}
-    assert "Quantised results" not in page(Facts([], [], {}, {}, origins, "abc1234"))
-    text = page(Facts([], [], {}, {}, origins, "abc1234", quantized={"quantized1.json": found}))
+    assert "Quantised results" not in page(Facts([], [], {}, origins, "abc1234"))
+    text = page(Facts([], [], {}, origins, "abc1234", quantized={"quantized1.json": found}))
     assert f"### H100, PyTorch {torch.__version__}, abc, 2026" in text
     assert "|  | M x N x K | bfloat16, us | 1x128 | row |" in text
     for kind in bench.KINDS:

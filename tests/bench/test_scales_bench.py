@@ -71,8 +71,8 @@ def test_the_page_has_what_was_measured_and_the_card(monkeypatch, tmp_path):
     bench.main()
     assert compiled == [f"plan of {kind}" for kind in bench.KINDS]  # side by side, before
     found = json.loads(path.read_text())
-    assert "## Scales" not in page(Facts([], [], {}, {}, {}, "abc1234"))
-    text = page(Facts([], [], {}, {}, {}, "abc1234", scales={"scales1.json": found}))
+    assert "## Scales" not in page(Facts([], [], {}, {}, "abc1234"))
+    text = page(Facts([], [], {}, {}, "abc1234", scales={"scales1.json": found}))
     assert f"### H100, PyTorch {torch.__version__}, not noted" in text
     assert "| 16x8x256 | 10.0 | 11.0 (1.10), PyTorch 2.00 |" in text
     assert "| int8 | none | rows |" in text
