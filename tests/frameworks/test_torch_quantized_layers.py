@@ -139,3 +139,74 @@ def test_what_is_no_such_layer_is_refused_in_words():
     q, scales = unigemm.quantize(torch.ones(2, 8), "int8", block="row")
     with pytest.raises(UnsupportedDtype, match="int8"):
         ut.QuantizedLinear.of(layer)((q, scales))
+
+
+class Adapted(torch.nn.Linear):
+    """A layer with a low-rank part beside it, as LoRA has."""
+
+    def __init__(self, k, n):
+        super().__init__(k, n)
+        self.down = torch.nn.Linear(k, 2)
+
+    def forward(self, x):
+        return super().forward(x) + self.down(x).sum(-1, keepdim=True)
+
+
+def test_layers_with_a_forward_of_their_own_stay_and_what_is_in_them_is_quantised():
+    net, x = torch.nn.Sequential(Adapted(64, 32), ut.Linear(32, 8)), torch.randn(5, 64)
+    exact, weight = net(x), net[0].weight
+    assert ut.quantize_linear(net) == 2
+    assert type(net[0]) is Adapted
+    assert net[0].weight is weight
+    assert [type(each) for each in (net[0].down, net[1])] == [ut.QuantizedLinear] * 2
+    assert error(net(x), exact) < 2 * OFF[E4M3]
+    alone = Adapted(64, 32)
+    assert ut.quantize_linear(alone) == 1  # the one in it
+    with pytest.raises(UnsupportedProblem, match="subclasses have a meaning of their own"):
+        ut.QuantizedLinear.of(alone)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, INT8])
+def test_layers_whose_weights_pytorch_reads_stay(dtype):
+    encoder = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    encoder.self_attn.out_proj = torch.nn.Linear(32, 32)
+    net = torch.nn.Sequential(encoder, torch.nn.Linear(32, 8)).eval()
+    x = torch.randn(2, 5, 32)
+    exact = net(x)
+    assert ut.quantize_linear(net, dtype) == 1
+    assert error(net(x), exact) < OFF[dtype]
+    with pytest.raises(UnsupportedProblem, match="it has none"):
+        ut.quantize_linear(torch.nn.MultiheadAttention(32, 4))
+
+
+def test_hooks_and_other_forwards_are_not_lost():
+    def hooked(register):
+        layer = torch.nn.Linear(8, 6)
+        register(layer)
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), layer)
+
+    for register in (
+        lambda layer: layer.register_forward_hook(lambda *x: None),
+        lambda layer: layer.register_forward_pre_hook(lambda *x: None),
+        lambda layer: setattr(layer, "forward", lambda x: x),
+    ):
+        net = hooked(register)
+        with pytest.raises(UnsupportedProblem, match="leave the layer out by filter="):
+            ut.quantize_linear(net)
+        assert type(net[0]) is torch.nn.Linear  # nothing was replaced
+
+
+def test_options_of_a_layer_are_taken_over_or_refused():
+    options = {"deterministic": True, "batch_invariant": True, "backend": "numpy"}
+    layer = ut.Linear(8, 6, activation="relu", **options)
+    made = ut.QuantizedLinear.of(layer)
+    assert made.options == options
+    assert made.activation == "relu"
+    assert ut.QuantizedLinear.of(layer, batch_invariant=False).options["batch_invariant"] is False
+    net = torch.nn.Sequential(torch.nn.Linear(8, 6))
+    ut.replace_linear(net, precision="tf32")
+    with pytest.raises(UnsupportedProblem, match='pass precision="ieee"'):
+        ut.quantize_linear(net)
+    with pytest.raises(UnsupportedProblem, match='pass precision="ieee"'):
+        ut.QuantizedLinear(8, 6, precision="tf32")
+    assert ut.quantize_linear(net, precision="ieee") == 1

@@ -16,6 +16,7 @@ from ..support.arguments import function, is_one_of, shown
 from .activations import GATED, activation_named, gated_named
 from .arguments import LayerOptions, layer_options
 from .functions import linear
+from .modules import Linear
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
     from ..problem.quantization import Sharing
 
 __all__ = ["QuantizedLinear", "quantize_linear"]
+
+#: Layers whose result is all that their weight, bias and activation say: subclasses have a forward,
+#: or readers, of their own (LoRA; `out_proj` of `torch.nn.MultiheadAttention`).
+_LINEAR = (nn.Linear, Linear)
+#: Modules that read the weights of linear layers in them, without calling these.
+_READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 class QuantizedLinear(nn.Module):
@@ -49,7 +57,7 @@ class QuantizedLinear(nn.Module):
         Of the result. By default that of what comes in; of a pair it is bfloat16, and of a
         quantised result that of the weight.
     **options
-        As in `Linear`.
+        As in `Linear`; `precision` is "ieee", as eight bits have no other one.
 
     Attributes
     ----------
@@ -108,6 +116,11 @@ class QuantizedLinear(nn.Module):
         self.in_features, self.out_features = in_features, out_features
         self.activation, self.gate_layout, self.out_dtype = activation, gate_layout, out_dtype
         self.options: Mapping[str, Any] = layer_options(options)
+        if self.options.get("precision", "ieee") != "ieee":
+            raise UnsupportedProblem(
+                f"precision is {self.options['precision']!r}, of products of float32, and these "
+                'are of eight bits; pass precision="ieee"'
+            )
         shape = (out_features, in_features)
         scales = torch.zeros(scales_shape(shape, self.sharing), device=device)
         self.register_buffer("weight", torch.zeros(shape, device=device).to(dtype))
@@ -123,7 +136,9 @@ class QuantizedLinear(nn.Module):
         Parameters
         ----------
         layer
-            A `torch.nn.Linear`. The activation of a `Linear` is taken over.
+            A `torch.nn.Linear`, or a `Linear`, whose activation and options are taken over where
+            they are left out here. Subclasses have a meaning of their own, and hooks are of the
+            layer that they are at: such are refused.
         dtype, **given
             As for the class.
 
@@ -132,12 +147,19 @@ class QuantizedLinear(nn.Module):
         UnigemmError
             See the class.
         """
-        if not isinstance(layer, nn.Linear):
+        if type(layer) not in _LINEAR:
             raise UnsupportedProblem(
-                f"layer is a {type(layer).__name__}; pass a torch.nn.Linear, or fill the buffers"
+                f"layer is a {type(layer).__name__}; pass a torch.nn.Linear or a "
+                "unigemm.torch.Linear (subclasses have a meaning of their own), or fill the buffers"
             )
-        for name in ("activation", "gate_layout"):
-            given.setdefault(name, getattr(layer, name, None))
+        if "forward" in vars(layer) or any(getattr(layer, name) for name in _HOOKS):
+            raise UnsupportedProblem(
+                "layer has hooks or a forward of its own, which would be lost; remove these before "
+                "and register them at the QuantizedLinear, or leave the layer out by filter="
+            )
+        if isinstance(layer, Linear):
+            taken = {"activation": layer.activation, "gate_layout": layer.gate_layout}
+            given = {**taken, **layer.options, **given}
         weight, bias = layer.weight.detach(), layer.bias
         made = cls(
             layer.in_features, layer.out_features, bias is not None, dtype=dtype,
@@ -199,6 +221,10 @@ def quantize_linear(
 ) -> int:
     """Put a `QuantizedLinear` in the place of each linear layer of a model.
 
+    These are the `torch.nn.Linear` and `Linear` in it. Subclasses have a meaning of their own and
+    stay what they are, as do the layers of `torch.nn.MultiheadAttention` and
+    `torch.nn.TransformerEncoderLayer`, whose weights PyTorch reads itself.
+
     Parameters
     ----------
     model
@@ -221,13 +247,16 @@ def quantize_linear(
     UnigemmError
         See `QuantizedLinear`.
     """
-    if not isinstance(model, nn.Module) or isinstance(model, nn.Linear):
+    if not isinstance(model, nn.Module) or type(model) in _LINEAR:
         raise UnsupportedProblem(
             f"model is a {type(model).__name__}; pass a torch.nn.Module with linear layers in it, "
             "or a layer to QuantizedLinear.of"
         )
     function(filter, "filter")
-    layers = [(name, x) for name, x in model.named_modules() if isinstance(x, nn.Linear)]
+    read = {id(x) for y in model.modules() if isinstance(y, _READERS) for x in y.children()}
+    layers = [
+        (name, x) for name, x in model.named_modules() if type(x) in _LINEAR and id(x) not in read
+    ]
     chosen = {id(x): x for name, x in layers if filter is None or filter(name, x)}
     if not chosen:
         why = f"filter= left out all {len(layers)}" if layers else "it has none"
