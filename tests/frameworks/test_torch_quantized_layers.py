@@ -210,3 +210,22 @@ def test_options_of_a_layer_are_taken_over_or_refused():
     with pytest.raises(UnsupportedProblem, match='pass precision="ieee"'):
         ut.QuantizedLinear(8, 6, precision="tf32")
     assert ut.quantize_linear(net, precision="ieee") == 1
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_state_dict_of_other_types_is_not_converted(assign):
+    plain = torch.nn.Linear(300, 260)
+    ours = torch.nn.Sequential(ut.QuantizedLinear.of(plain, INT8))
+    before = [x.clone() for x in ours.buffers()]
+    eight = ut.QuantizedLinear.of(plain, E4M3).state_dict()
+    scales = ours[0].state_dict()
+    for state, name in (
+        (eight, "0.weight is torch.float8_e4m3fn"),
+        (plain.state_dict(), "0.weight is torch.float32"),
+        (scales | {"weight_scale": scales["weight_scale"].half()}, "0.weight_scale is torch.float"),
+    ):
+        named = {f"0.{key}": x for key, x in state.items()}
+        for strict in (True, False):
+            with pytest.raises(UnsupportedDtype, match=name):
+                ours.load_state_dict(named, strict=strict, assign=assign)
+    assert all(map(torch.equal, ours.buffers(), before))

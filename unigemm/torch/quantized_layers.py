@@ -193,6 +193,24 @@ class QuantizedLinear(nn.Module):
         vector = not isinstance(x, tuple) and x.dim() == 1 and self.quantize_out is None
         return found[0] if vector else found
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        """Load as `torch.nn.Module` does, which by itself would convert weights and keep scales.
+
+        Raises
+        ------
+        UnsupportedDtype
+            The weight or its scales have other types than the layer's.
+        """
+        for name in ("weight", "weight_scale"):
+            own, found = getattr(self, name).dtype, state_dict.get(prefix + name)
+            if isinstance(found, Tensor) and found.dtype is not own:
+                raise UnsupportedDtype(
+                    f"{prefix}{name} is {found.dtype} in the state_dict and {own} in the layer; "
+                    "load it into a layer of its type, or quantise the layer that it is of with "
+                    "QuantizedLinear.of"
+                )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLinear:
         """Move the buffers as `torch.nn.Module` does; ``model.half()`` leaves their types."""
 
