@@ -98,6 +98,36 @@ def test_recipes_stay_in_a_graph_of_any_sizes():
         assert x.error(compiled(a, b, scale_a, scale_b)) < 1e-6
 
 
+#: Products by name, of E5M2 by E4M3.
+FIVES = {
+    "scaled_mm": partial(ut.scaled_mm, draw(4, 32, dtype=E5M2), draw(32, 8)),
+    "scaled_grouped_mm": partial(ut.scaled_grouped_mm, draw(2, 4, 32, dtype=E5M2), draw(2, 32, 8)),
+}
+
+
+@pytest.mark.parametrize("name", FIVES)
+def test_quantised_results_have_the_type_that_is_given(name):
+    of_none = {"scaled_mm": E5M2, "scaled_grouped_mm": E4M3}[name]  # as without quantize_out
+    torch._dynamo.reset()
+    one = torch.tensor(0.5)
+    run = partial(FIVES[name], one, ONE, one, ONE, quantize_out="row")
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+    for given, dtype in (
+        ({}, E4M3),
+        ({"output_dtype": None}, of_none),
+        ({"output_dtype": E5M2}, E5M2),
+        ({"output_dtype": E4M3}, E4M3),
+    ):
+        assert [x.dtype for x in run(**given)] == [dtype, torch.float32]
+    assert compiled(output_dtype=E5M2)[0].dtype is E5M2
+    assert compiled()[0].dtype is E4M3
+    for wrong in (torch.bfloat16, torch.float16, torch.float32):
+        with pytest.raises(unigemm.UnsupportedDtype, match=f"output_dtype is {str(wrong)[6:]}"):
+            run(output_dtype=wrong)
+    with pytest.raises(unigemm.UnsupportedDtype, match=r"pass a torch\.dtype"):
+        run(output_dtype="float8_e4m3fn")
+
+
 def test_what_is_no_recipe_of_this_kind_is_refused_in_words():
     a, b, one = draw(4, 256), draw(256, 8), torch.tensor(1.0)
     rows, blocks, squares = torch.ones(4, 1), torch.ones(4, 2), torch.ones(2, 1)

@@ -18,13 +18,15 @@ is behind is not read. Where PyTorch requests strides as well, any will do here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..arrays.operands import parse_dtype
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from ..problem.quantization import requested_sharing
+from ..problem.quantization import check_quantized, requested_sharing
 from ..support.arguments import shown
 from .arguments import LayerOptions, layer_options, tensors
 from .grouped_products import check_grouped
@@ -61,7 +63,7 @@ def scaled_mm(
     swizzle_a: Any = None,
     swizzle_b: Any = None,
     bias: Tensor | None = None,
-    output_dtype: torch.dtype | None = torch.bfloat16,
+    output_dtype: torch.dtype | EllipsisType | None = ...,
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
     *,
@@ -89,8 +91,8 @@ def scaled_mm(
     bias : Tensor, optional
         Added to each row.
     output_dtype : torch.dtype, optional
-        Of the result; None for that of `mat_a`, and bfloat16 where it is left out. Of a quantised
-        result it is float8_e4m3fn then.
+        Of the result; None for that of `mat_a`. Where it is left out it is bfloat16, and of a
+        quantised result float8_e4m3fn.
     contraction_dim : sequence of int, optional
         What is multiplied away: nothing but (1, 0).
     use_fast_accum : bool
@@ -120,7 +122,9 @@ def scaled_mm(
     tensor([192., 512.], dtype=torch.bfloat16)
     """
     tensors(mat_a=mat_a, mat_b=mat_b, **{} if bias is None else {"bias": bias})
-    dtype = _output(output_dtype, mat_a.dtype)
+    if output_dtype is None:
+        output_dtype = mat_a.dtype
+    dtype = _output(output_dtype, quantized=quantize_out is not None)
     scales = scales_by_recipe(
         mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b,
         contraction_dim,
@@ -131,8 +135,7 @@ def scaled_mm(
     if quantize_out is None:
         return torch.ops.unigemm.matmul(*operands, dtype=dtype, **options)
     return torch.ops.unigemm.matmul_quantized(
-        *operands, quantize_out=requested_sharing(quantize_out), dtype=_quantized(output_dtype),
-        **options,
+        *operands, quantize_out=requested_sharing(quantize_out), dtype=dtype, **options
     )  # fmt: skip
 
 
@@ -173,7 +176,7 @@ def scaled_grouped_mm(
     swizzle_b: Any = None,
     bias: Tensor | None = None,
     offs: Tensor | None = None,
-    output_dtype: torch.dtype | None = torch.bfloat16,
+    output_dtype: torch.dtype | EllipsisType | None = ...,
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
     *,
@@ -195,7 +198,8 @@ def scaled_grouped_mm(
     swizzle_a, swizzle_b, contraction_dim, use_fast_accum, quantize_out
         As in `scaled_mm`.
     output_dtype : torch.dtype, optional
-        Of the result; None for bfloat16. Of a quantised one float8_e4m3fn, where it is left out.
+        Of the result. Where it is None, or left out, it is bfloat16, and of a quantised result
+        float8_e4m3fn.
     **options
         `deterministic` and `backend`, as in `unigemm.matmul`.
 
@@ -220,7 +224,9 @@ def scaled_grouped_mm(
     """
     named = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
     tensors(**{name: x for name, x in named.items() if x is not None})
-    dtype = _output(output_dtype, torch.bfloat16)
+    if output_dtype is None:
+        output_dtype = ...
+    dtype = _output(output_dtype, quantized=quantize_out is not None)
     scales = grouped_scales(
         mat_a, mat_b, offs, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b,
         contraction_dim,
@@ -231,8 +237,7 @@ def scaled_grouped_mm(
     if quantize_out is None:
         return torch.ops.unigemm.grouped_mm(*operands, out_dtype=dtype, **options)
     return torch.ops.unigemm.grouped_mm_quantized(
-        *operands, quantize_out=requested_sharing(quantize_out), out_dtype=_quantized(output_dtype),
-        **options,
+        *operands, quantize_out=requested_sharing(quantize_out), out_dtype=dtype, **options
     )  # fmt: skip
 
 
@@ -287,17 +292,23 @@ def grouped_scales(
     return found[0], found[1]
 
 
-def _output(requested: torch.dtype | None, default: torch.dtype) -> torch.dtype:
-    if requested is not None and not isinstance(requested, torch.dtype):
+def _output(requested: torch.dtype | EllipsisType, *, quantized: bool) -> torch.dtype | None:
+    """Return the type of a result, or None for that of quantised ones.
+
+    Raises
+    ------
+    UnsupportedDtype
+        There is no such type, or nothing is quantised to it.
+    """
+    if requested is ...:
+        return None if quantized else torch.bfloat16
+    if not isinstance(requested, torch.dtype):
         raise UnsupportedDtype(
             f"output_dtype is {shown(requested)}; pass a torch.dtype, such as torch.bfloat16"
         )
-    return default if requested is None else requested
-
-
-def _quantized(requested: torch.dtype | None) -> torch.dtype | None:
-    """Return the type of a quantised result; PyTorch's default, bfloat16, names none."""
-    return None if requested is torch.bfloat16 else requested
+    if quantized:
+        check_quantized(parse_dtype(requested), "output_dtype")
+    return requested
 
 
 def _check(
