@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import inspect
 import json
 import os
@@ -242,6 +243,41 @@ def test_every_argument_has_a_type_in_the_reference(site):
     ]
     assert lacking == []
     assert len(functions) > 10
+
+
+def shown_parameters(site, function):
+    """Return what the reference says of each parameter of a function."""
+    folder, _ = site
+    anchor = f'id="unigemm.{function.__name__}"'
+    page = next(x for x in (folder / "reference").glob("*.html") if anchor in x.read_text())
+    text = page.read_text().partition(anchor)[2]
+    text = re.split(r'<h2 id="unigemm\.', text)[0]
+    found = re.findall(r"<li[^>]*>\s*<b><code>\**(\w+)</code></b>(.*?)</li>", text, re.DOTALL)
+    return {n: " ".join(html.unescape(re.sub(r"<[^>]+>", "", said)).split()) for n, said in found}
+
+
+def test_a_default_in_the_reference_is_that_of_the_code(site):
+    functions = [f for name in unigemm.__all__ if inspect.isfunction(f := getattr(unigemm, name))]
+    told = 0
+    for function in functions:
+        for name, said in shown_parameters(site, function).items():
+            default = re.search(r"^\(.*?, default: (.+?) ?\)", said)
+            if default is not None:
+                own = inspect.signature(function).parameters[name].default
+                shown = default[1].strip("'\"")
+                # A name of a constant stands for what it holds.
+                assert shown == str(own) or shown.isupper(), (function.__name__, name)
+                told += 1
+    assert told > 30
+
+
+def test_no_two_parameters_of_a_function_repeat_a_text(site):
+    for function in (unigemm.matmul, unigemm.grouped_matmul, unigemm.quantize):
+        texts = [x.partition("–")[2] for x in shown_parameters(site, function).values()]
+        assert len(texts) > 2
+        assert [x for x in texts if len(x) > 40 and texts.count(x) > 1] == []
+    said = shown_parameters(site, unigemm.matmul)
+    assert said["scale_b"].endswith("Described with scale_a.")
 
 
 SOUGHT = {
