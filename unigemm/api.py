@@ -284,7 +284,7 @@ def matmul(
     bias : array, optional
         Broadcasts to the product's shape: (N,), (1, N), (M, 1), stacks in front.
     activation : str, optional
-        "relu", "gelu" (exact), "gelu_tanh", "silu", "sigmoid", "tanh" or "relu2". With `preact`,
+        "relu", "gelu" (by erf), "gelu_tanh", "silu", "sigmoid", "tanh" or "relu2". With `preact`,
         "d" before such a name, as in "dgelu": the sums times the slope at `preact`. With
         `gate_layout`, "swiglu" or "geglu", whose result has N / 2 columns.
     preact_out : array, optional
