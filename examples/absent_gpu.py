@@ -1,5 +1,8 @@
 """Compile a kernel for a GPU that is not there, and look at what came out.
 
+A kernel for an RTX 4090 is planned and compiled. Sizes are arguments of it: another size of the
+same kind compiles nothing.
+
 It needs `pip install "unigemm[cute]"`, and takes a few seconds the first time.
 """
 

@@ -1,5 +1,8 @@
 """A layer of experts in JAX, forward and backward, in one compiled program for all sizes.
 
+A router sends each row to two of eight experts, and `ragged_dot` multiplies those of each, also for
+the gradients.
+
 It needs `pip install "unigemm[jax]"`.
 """
 

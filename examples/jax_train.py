@@ -1,5 +1,8 @@
 """Fit a small network in JAX whose products are unigemm's, on a GPU or on the CPU.
 
+Products are mapped sample by sample with `vmap` and differentiated; the last one is of float8
+with a scale.
+
 It needs `pip install "unigemm[jax]"`.
 """
 

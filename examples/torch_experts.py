@@ -1,5 +1,8 @@
 """A layer of experts, forward and backward: grouped products, on a GPU or on the CPU.
 
+A router sends each row to two of eight experts, and `grouped_mm` multiplies those of each in one
+launch, also for the gradients.
+
 It needs `pip install "unigemm[torch]"`.
 """
 

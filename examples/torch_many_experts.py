@@ -1,5 +1,8 @@
 """Expert parallelism: each device has some of the experts, and rows travel to them and back.
 
+Rows go to the devices of their experts by an all-to-all, are multiplied there by `grouped_mm`, and
+come back; so do gradients.
+
     torchrun --nproc-per-node 2 examples/torch_many_experts.py
 
 runs on GPUs, where there are as many, with NCCL; without torchrun two processes on the CPU do.

@@ -1,5 +1,8 @@
 """Tensor parallelism with DTensor: each device multiplies its part with unigemm.
 
+One all-reduce serves two layers, a reduce-scatter adds up parts of K, and a weight is made in parts
+that no device holds whole.
+
     torchrun --nproc-per-node 2 examples/torch_many_gpus.py
 
 runs on GPUs, where there are as many, with NCCL; without torchrun two processes on the CPU do.

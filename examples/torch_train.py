@@ -1,5 +1,8 @@
 """Train a small network whose linear layers are unigemm's, compiled, on a GPU or on the CPU.
 
+Two layers with their activation in the kernel learn a sum of squares; then the linear layers of a
+transformer are replaced in place.
+
 It needs `pip install "unigemm[torch]"`.
 """
 

@@ -1,5 +1,8 @@
 """Let a model that knows nothing of unigemm compute its products with it.
 
+Inside of `unigemm.torch.use` the products of an LSTM and a layer behind it are taken; it says which
+were left to PyTorch, and why.
+
 It needs `pip install "unigemm[torch]"`.
 """
 

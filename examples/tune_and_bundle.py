@@ -1,9 +1,9 @@
 """Tune a product, and ship its kernel to machines that then compile nothing.
 
-These need ``unigemm[cuda]`` for cutile, ``unigemm[cute]`` for the CuTe backends.
-
 The commands are `unigemm tune`, `unigemm compile`, `unigemm cache export` and `cache import`. Here
 they fill a cache of their own, as if this were the machine that builds, and then another one.
+
+These need ``unigemm[cuda]`` for cutile, ``unigemm[cute]`` for the CuTe backends.
 """
 
 import json

@@ -143,6 +143,17 @@ def test_each_example_has_output_for_its_page():
     assert len(EXAMPLES) >= 9
 
 
+def test_a_card_of_the_gallery_says_what_the_example_does(site):
+    text = (site[0] / "examples.html").read_text()
+    inside = text.partition('class="grid cards"')[2].partition("<footer")[0]
+    cards = inside.split('<a href="examples/')[1:]
+    assert len(cards) >= 20
+    for card in cards:
+        first = re.search(r"</p>\s*<p>(.*?)</p>", card.partition("<pre")[0], re.DOTALL)[1]
+        assert re.match(r"[A-Z<]", first), first
+        assert not re.match(r"(It|These) needs? |.*torchrun", first), first
+
+
 # -- the pages -------------------------------------------------------------------------------------
 
 
@@ -210,6 +221,21 @@ def test_no_link_inside_the_site_is_dead(site):
     assert len(pages) > 60
 
 
+def test_what_is_printed_is_told_from_code_and_wrapped(site):
+    folder, _ = site
+    assert 'class="language-text highlight"' in (folder / "guide" / "quick-start.html").read_text()
+    style = (folder / "assets" / "site.css").read_text()
+    assert re.search(r"\.language-text pre > code \{\s*white-space: pre-wrap", style)
+    assert "white-space: pre;" not in style
+
+
+def test_a_theme_is_that_of_the_system_until_one_is_chosen(site):
+    text = (site[0] / "index.html").read_text()
+    medias = re.findall(r'data-md-color-media="([^"]*)"', text)
+    assert medias[0] == "(prefers-color-scheme)"
+    assert len(medias) == 3
+
+
 def test_a_page_fetches_nothing_from_elsewhere(site):
     folder, pages = site
     outside = {f"{n}: {x}" for n, page in pages.items() for x in page.fetched if urlsplit(x).netloc}
@@ -273,7 +299,7 @@ def test_a_default_in_the_reference_is_that_of_the_code(site):
 
 def test_no_two_parameters_of_a_function_repeat_a_text(site):
     for function in (unigemm.matmul, unigemm.grouped_matmul, unigemm.quantize):
-        texts = [x.partition("–")[2] for x in shown_parameters(site, function).values()]
+        texts = [x.partition("\N{EN DASH}")[2] for x in shown_parameters(site, function).values()]
         assert len(texts) > 2
         assert [x for x in texts if len(x) > 40 and texts.count(x) > 1] == []
     said = shown_parameters(site, unigemm.matmul)
