@@ -40,6 +40,17 @@ def test_terms_are_added_to_complex_products(left, right, first, second):
             np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("kind", ["c8", "c16"])
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_operands_of_any_steps_have_terms(kind, columns):
+    """NumPy 2.4's own negation reads neighbours for some of them."""
+    for row in (1, 2, 4, 8):
+        for step in (1, 2, 4, 8):
+            a, held = numbers((3, 5), kind), numbers((5 * row, columns * step), kind, 1)
+            b = held[::row, ::step]
+            np.testing.assert_array_equal(unigemm.matmul(a, b, alpha=2.0), 2 * (a @ b))
+
+
 def test_out_is_added_to_and_may_be_an_operand_or_strided():
     a, b = numbers((6, 6)), numbers((6, 6), seed=1)
     out = numbers((6, 6), seed=2)
