@@ -17,8 +17,10 @@ from cache_fakes import fake_artifact
 import unigemm
 from unigemm import cache
 from unigemm.planning.compile_process import CompileProcess
+from unigemm.problem.dtypes import DType
 from unigemm.runtime import compile_many as module
 from unigemm.runtime.compile_many import compile_many, kernel_name
+from unigemm.runtime.rounding_kernels import RoundingKernel, second_pass_of
 
 
 @pytest.fixture
@@ -83,6 +85,24 @@ def test_a_kernel_that_does_not_compile_takes_no_other_with_it(plans, processes)
     errors = [entry for _, entry in found if isinstance(entry, unigemm.UnigemmError)]
     assert [type(error).__name__ for error in errors] == ["UnsupportedProblem", "CompilationError"]
     assert len(found) == 4
+
+
+def test_second_passes_of_one_product_are_all_compiled(plans, processes, monkeypatch):
+    """What rounds the rows of a product is no part of the product's own kernel."""
+    monkeypatch.setattr(RoundingKernel, "compiled", lambda self: fake_artifact(str(self)))
+    x, w = (unigemm.ArraySpec((64, 64), "bfloat16") for _ in "ab")
+    plain = unigemm.plan(x, w, target="sm_90a", backend="cute_simt")
+    e4m3, e5m2 = (
+        replace(plain, problem=replace(plain.problem, quantized_rows=dtype, quantized_by="row"))
+        for dtype in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)
+    )
+    assert len({*map(kernel_name, (plain, e4m3, e5m2))}) == 1
+    found = {kernel_name(plan): entry for plan, entry in compile_many([*plans, e4m3, e5m2], 3)}
+    assert not found[kernel_name(plain)].cached
+    compiled = [kernel_name(plan) for each in processes for plan in each.compiled]
+    assert sorted(compiled) == sorted(found)
+    kept = cache.default_cache()
+    assert all(kept.get(second_pass_of(plan).key) is not None for plan in (e4m3, e5m2))
 
 
 def test_a_single_kernel_is_compiled_here(plans, processes, monkeypatch):

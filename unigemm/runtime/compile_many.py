@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -171,63 +171,74 @@ def compile_needed(
         say(done + 1, of - len(apart))
 
 
-#: A plan, and what its kernel is: its entry in the cache, why there is none, or None until it is
-#: compiled.
-Todo = tuple[Plan, "Entry | UnigemmError | None"]
+#: Plans of one kernel, one for each second pass behind it.
+OfOne = tuple[Plan, ...]
+#: These, and what their kernel is: its entry in the cache, why there is none, or None until it and
+#: all second passes are compiled.
+Todo = tuple[OfOne, "Entry | UnigemmError | None"]
 Made = tuple[Plan, "Entry | UnigemmError"]
 
 
 def _todo(plans: Sequence[Plan]) -> list[Todo]:
-    found: dict[object, Todo] = {}
+    found: dict[KernelKey, dict[KernelKey | None, Plan]] = {}
+    failed: dict[int, Todo] = {}
     for plan in plans:
         try:
             plan = checked(typed(plan))
             backend = usable_backend(plan.backend)
             if not backend.compiles:
                 continue
-            key = backend.key(plan)
-            if key.digest not in found:
-                found[key.digest] = plan, _kept(plan, key)
+            second_pass = second_pass_of(plan)
+            behind = None if second_pass is None else second_pass.key
+            found.setdefault(backend.key(plan), {}).setdefault(behind, plan)
         except UnigemmError as error:
-            found[id(plan)] = plan, error
-    return list(found.values())
+            failed[id(plan)] = (plan,), error
+    kept = [(tuple(of_one.values()), _kept(key, of_one)) for key, of_one in found.items()]
+    return [*failed.values(), *kept]
 
 
-def _kept(plan: Plan, key: KernelKey) -> Entry | None:
-    """Return a plan's kernel in the cache; None where it, or its second pass, is not there."""
+def _kept(key: KernelKey, behind: Iterable[KernelKey | None]) -> Entry | UnigemmError | None:
+    """Return a kernel in the cache; None where it, or a second pass behind it, is not there."""
     from ..cache import default_cache
 
-    second_pass = second_pass_of(plan)
-    if second_pass is not None and default_cache().get(second_pass.key) is None:
-        return None
-    return default_cache().get(key)
+    try:
+        if any(each is not None and default_cache().get(each) is None for each in behind):
+            return None
+        return default_cache().get(key)
+    except UnigemmError as error:
+        return error
 
 
 def _each(todo: Sequence[Todo], jobs: int | None) -> Generator[Made, None, None]:
-    missing = [plan for plan, entry in todo if entry is None]
-    apart = [plan for plan in missing if plan.backend in BUILTIN]
+    missing = [plans for plans, entry in todo if entry is None]
+    apart = [plans for plans in missing if plans[0].backend in BUILTIN]
     count = min(len(apart), jobs or cores())
     if count < 2:
         apart = []
-    yield from ((plan, entry) for plan, entry in todo if entry is not None)
-    yield from ((plan, _entry(plan)) for plan in missing if plan not in apart)
+    yield from ((plans[0], entry) for plans, entry in todo if entry is not None)
+    yield from ((plans[0], _entry(plans)) for plans in missing if plans not in apart)
     if apart:
         yield from _side_by_side(apart, count)
 
 
-def _entry(plan: Plan, compile: Callable[[Plan], Artifact] | None = None) -> Entry | UnigemmError:
-    try:
-        found = kernel_entry(plan, compile=compile)
-    except UnigemmError as error:
-        return error
-    assert found is not None
-    return found
+def _entry(plans: OfOne, compile: Callable[[Plan], Artifact] | None = None) -> Entry | UnigemmError:
+    """Compile the kernel of some plans and all their second passes; return the former's entry."""
+    made: list[Entry | UnigemmError] = []
+    for plan in plans:
+        try:
+            found = kernel_entry(plan, compile=compile)
+        except UnigemmError as error:
+            made.append(error)
+        else:
+            assert found is not None
+            made.append(found)
+    return next((each for each in made if isinstance(each, UnigemmError)), made[0])
 
 
 class _Worker:
     """A thread with a process, which begins with the first kernel that the cache lacks."""
 
-    def __init__(self, todo: SimpleQueue[Plan], done: SimpleQueue[Any]) -> None:
+    def __init__(self, todo: SimpleQueue[OfOne], done: SimpleQueue[Any]) -> None:
         self._process: CompileProcess | None = None
         self._lock = Lock()
         self._stopped = False
@@ -235,16 +246,16 @@ class _Worker:
         self._thread = Thread(target=self._work, args=(todo, done), daemon=True)
         self._thread.start()
 
-    def _work(self, todo: SimpleQueue[Plan], done: SimpleQueue[Any]) -> None:
+    def _work(self, todo: SimpleQueue[OfOne], done: SimpleQueue[Any]) -> None:
         while not self._stopped:
             try:
-                plan = todo.get_nowait()
+                plans = todo.get_nowait()
             except Empty:
                 break
             try:
-                done.put((plan, _entry(plan, self._compile)))
+                done.put((plans[0], _entry(plans, self._compile)))
             except BaseException as error:
-                done.put((plan, error))
+                done.put((plans[0], error))
         self.stop()
 
     def _compile(self, plan: Plan) -> Artifact:
@@ -268,15 +279,15 @@ class _Worker:
                 self._process.close()
 
 
-def _side_by_side(plans: Sequence[Plan], count: int) -> Iterator[Made]:
-    todo: SimpleQueue[Plan] = SimpleQueue()
+def _side_by_side(missing: Sequence[OfOne], count: int) -> Iterator[Made]:
+    todo: SimpleQueue[OfOne] = SimpleQueue()
     done: SimpleQueue[Any] = SimpleQueue()
-    for plan in plans:
-        todo.put(plan)
+    for plans in missing:
+        todo.put(plans)
     workers = list[_Worker]()
     try:
         workers += (_Worker(todo, done) for _ in range(count))
-        for _ in plans:
+        for _ in missing:
             plan, entry = done.get()
             if isinstance(entry, BaseException) and not isinstance(entry, UnigemmError):
                 raise entry
