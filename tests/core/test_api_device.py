@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -237,6 +238,25 @@ def test_two_vectors_give_an_array_as_cupy_does(gpu):
     assert host(got) == 7
 
 
+def misaligned(driver, shape, device=0, broadcast=False):
+    """Return an array of float32 a byte off the alignment of its elements."""
+    import cupy
+
+    flat = np.zeros(4 * math.prod(shape) + 64, np.uint8)
+    start = driver.array(flat, (1,), (1,), 4 + 1 - flat.ctypes.data % 4, device).data
+    steps = [4 * step for step in np.empty(shape, np.int8).strides]
+    steps[0] = 0 if broadcast else steps[0]
+    return cupy.ndarray(shape, "float32", start, tuple(steps))
+
+
+def test_operands_of_contractions_are_refused_on_another_device_before_they_are_copied(gpu):
+    driver, _ = gpu
+    far = misaligned(driver, (4, 5), device=1)
+    with pytest.raises(unigemm.DeviceMismatch, match="operand 1 on cuda:1"):
+        unigemm.einsum("ij,jk->ik", driver.ones((3, 4)), far)
+    assert driver.allocations == []
+
+
 def errors(driver):
     a, b = driver.ones((3, 4)), driver.ones((4, 5))
     far = driver.ones((4, 5), device=1)
@@ -248,6 +268,30 @@ def errors(driver):
             {},
             unigemm.DeviceMismatch,
             "out on cuda:1",
+        ),
+        "misaligned on another device": (
+            (a, misaligned(driver, (4, 5), device=1)),
+            {},
+            unigemm.DeviceMismatch,
+            "cuda:1",
+        ),
+        "misaligned out on another device": (
+            (a, b, misaligned(driver, (3, 5), device=1)),
+            {},
+            unigemm.DeviceMismatch,
+            "out on cuda:1",
+        ),
+        "misaligned bias on another device": (
+            (a, b),
+            {"bias": misaligned(driver, (5,), device=1)},
+            unigemm.DeviceMismatch,
+            "bias is on cuda:1",
+        ),
+        "misaligned out that overlaps itself": (
+            (a, b, misaligned(driver, (3, 5), broadcast=True)),
+            {},
+            unigemm.OverlapError,
+            "overlaps itself",
         ),
         "another library": ((a, np.ones((4, 5), "f4")), {}, unigemm.LibraryMismatch, "NumPy"),
         "the host's backend": ((a, b), {"backend": "numpy"}, unigemm.DeviceMismatch, "CPU"),
@@ -272,6 +316,10 @@ def errors(driver):
     [
         "another device",
         "out on another device",
+        "misaligned on another device",
+        "misaligned out on another device",
+        "misaligned bias on another device",
+        "misaligned out that overlaps itself",
         "another library",
         "the host's backend",
         "overlap",

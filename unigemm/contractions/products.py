@@ -9,7 +9,7 @@ from typing import Any
 
 from ..arrays.libraries import host_view, library_of
 from ..arrays.library import Library
-from ..arrays.operands import HOST, Device, parse_dtype, stream_handle
+from ..arrays.operands import HOST, Device, one_device, parse_dtype, stream_handle
 from ..errors import LibraryMismatch, ShapeMismatch
 from ..problem.contraction import Contraction, Named, View, contraction, extents_of
 from ..problem.dtypes import DType
@@ -95,7 +95,8 @@ def computed(
         return _through_dlpack(
             library, operands, request, indices, result, order, conjugated
         )  # fmt: skip
-    device = device_of(library, operands[0], "operand 0")
+    named = {f"operand {i}": x for i, x in enumerate(operands)}
+    device = one_device({name: device_of(library, x, name) for name, x in named.items()})
     conjugate = views_of(library).conjugate
     with _current(library, device, request.stream) as stream:
         made = _Products(library, device, request._replace(stream=stream))

@@ -16,7 +16,7 @@ from typing import Any
 from ..arrays.libraries import host_view
 from ..arrays.library import KNOWN, Library
 from ..arrays.numpy_arrays import without_errors
-from ..arrays.operands import HOST, Device, Operand, one_device, parse_dtype
+from ..arrays.operands import HOST, Device, Operand, parse_dtype
 from ..errors import (
     BackendWarning,
     CacheError,
@@ -58,6 +58,7 @@ from .quantized_results import (
     with_second_pass,
 )
 from .request import Request
+from .result_type import shared_device
 from .scale_arguments import Scales, scales_of
 
 __all__ = ["bind", "forget", "replan"]
@@ -175,12 +176,7 @@ def _bound(
         }
         operands = operands | kinds
     x, y, z = operands["a"], operands["b"], operands.get("out")
-    device = one_device(
-        {name: operands[name].device for name in ("a", "b", "out") if name in operands}
-    )
-    for name, operand in operands.items():
-        if operand.device != device:
-            raise DeviceMismatch(f"{name} is on {operand.device} and a is on {device}; move it")
+    device = shared_device({name: operand.device for name, operand in operands.items()})
     layout = describe(x, y, z, options, on_host=device == HOST)
     if z is not None and z.readonly:
         raise UnsupportedProblem("out is read-only; pass an array that may be written")

@@ -14,7 +14,7 @@ from .complex_terms import with_terms_apart
 from .converted_copies import with_copies
 from .instead import Replaced
 from .request import Request
-from .result_type import device_of, is_complex, plain
+from .result_type import device_of, is_complex, plain, shared_device
 
 __all__ = ["bind_any"]
 
@@ -28,6 +28,9 @@ def bind_any(library: Library, request: Request) -> Bound:
         See `unigemm.matmul`.
     """
     device = device_of(library, plain(request.a), "a")
+    if device != HOST:  # before any is copied: a copy is where the others are
+        arrays = request.arrays()
+        shared_device({name: device_of(library, plain(x), name) for name, x in arrays.items()})
     handle = None if request.stream is None else stream_handle(request.stream)
     with nullcontext() if device == HOST else library.context(device.index, handle):
         replaced = with_copied_bytes(library, request)

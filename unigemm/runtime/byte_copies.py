@@ -11,6 +11,7 @@ from typing import Any
 
 from ..arrays.library import Library, is_written
 from ..arrays.operands import HOST
+from ..problem.overlap import refuse_self_overlap
 from ..support.log import LOG
 from .bound import Copy, called
 from .instead import Replaced, refuse_capture, views_of
@@ -21,7 +22,10 @@ __all__ = ["readable", "with_copied_bytes"]
 
 
 def readable(library: Library, x: Any, name: str) -> Any:
-    """Return an array that kernels and its library's own functions read: itself, or a copy."""
+    """Return an array itself, or a copy of one whose elements kernels cannot read.
+
+    Arrays in host memory are always returned themselves: NumPy's functions read any.
+    """
     raw = library.as_bytes(x, name)
     if raw is None or raw.device == HOST:
         return x
@@ -51,6 +55,8 @@ def with_copied_bytes(library: Library, request: Request) -> Replaced | None:
     for name in odd:
         if is_written(name) and name != "out":
             library.operand(named[name], called(name))  # says what is wrong with it
+    if "out" in odd:
+        _refuse_self_overlap(library, named["out"])
     move = views_of(library).move
     copies: list[Copy] = []
     made: dict[str, Any] = {}
@@ -73,3 +79,11 @@ def with_copied_bytes(library: Library, request: Request) -> Replaced | None:
             move(out, found)
 
     return Replaced(request.having(made), tuple(copies), back, apart)
+
+
+def _refuse_self_overlap(library: Library, out: Any) -> None:
+    """Refuse a result that products are moved to, whose elements share addresses."""
+    raw = library.as_bytes(out, "out")
+    assert raw is not None
+    *shape, size = raw.shape
+    refuse_self_overlap("out", shape, raw.strides[:-1], size)

@@ -13,10 +13,11 @@ from ..arrays.operands import (
     Device,
     HostArray,
     compact_strides,
+    one_device,
     output_dtype,
     parse_dtype,
 )
-from ..errors import UnsupportedDtype
+from ..errors import DeviceMismatch, UnsupportedDtype
 from ..problem.canonical import Layout
 from ..problem.dtypes import COMPLEX, CONVERTED, EXACT, DType, scaled_default
 from .conversion import Described, read_as, with_conversion
@@ -35,12 +36,28 @@ __all__ = [
     "is_complex",
     "plain",
     "result_type",
+    "shared_device",
 ]
 
 
 def device_of(library: Library, x: object, name: str) -> Device:
     """Return the device of an array, also of one in host memory that no kernel reads."""
     return HOST if host_view(library, x, name) is not None else library.seen(x, name).device
+
+
+def shared_device(devices: Mapping[str, Device]) -> Device:
+    """Return the device that all arrays of a product are on.
+
+    Raises
+    ------
+    DeviceMismatch
+        They are on different devices.
+    """
+    device = one_device({name: devices[name] for name in ("a", "b", "out") if name in devices})
+    for name, own in devices.items():
+        if own != device:
+            raise DeviceMismatch(f"{name} is on {own} and a is on {device}; move it")
+    return device
 
 
 def result_type(library: Library, request: Request) -> DType:
