@@ -24,7 +24,7 @@ Arrays = dict[str, Any]
 
 
 def arguments(name: str, x: Arrays) -> dict[str, Any]:
-    """Return what `unigemm.matmul` is requested."""
+    """Return what `unigemm.matmul` is called with."""
     return {
         "plain": {},
         "bias_relu": {"bias": x["bias"], "activation": "relu"},

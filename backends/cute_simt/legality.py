@@ -100,7 +100,8 @@ def unsupported_reason(
 ) -> str | None:
     """Say why a configuration cannot run on the target; None when it can.
 
-    Problem and extents are as the kernel sees them; without extents it is requested all of them.
+    Problem and extents are as the kernel sees them; without extents it has
+    to run whatever they are.
     """
     reason = None if extents is None else _unsupported_numbers(problem, extents, config)
     reason = reason or (

@@ -224,7 +224,7 @@ def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]
     Where all tiles along N read the same few rows of A, those that run at once then read different
     ones. Not where B is N-major: there they read neighbours in device memory as long as they keep
     step. The start decides the order of the sums: not where results are to be the same for every M,
-    and not where the last tile computes again what its neighbour does (`places.last_places`).
+    and not where the last tile computes again what its neighbour does (`tile_coords.last_origins`).
     """
     if problem.batch_invariant or problem.groups is not None:
         return 0, 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from grouped_cases import FORMS, Sizes, ends, operands, shapes
@@ -127,11 +129,24 @@ def test_scales_of_each_group_are_its_own(form):
     assert checked.ratio(x) > 1
 
 
-@pytest.mark.parametrize("lines", [(1, 1), (1, 128), (128, 1)])
-@pytest.mark.parametrize("form", ["m", "n", "k", "rows"])
+#: What is divided, and how many rows of a and columns of b share a scale.
+OF_BLOCKS = [(x, y) for x in ("m", "n", "k", "rows") for y in ((1, 1), (1, 128), (128, 1))]
+#: Where scales of blocks could be counted from the first of all or from the first of each group.
+UNCLEAR = {("m", (128, 1)): "scale_a .* rows of a", ("n", (1, 128)): "scale_b .* columns of b"}
+
+
+@pytest.mark.parametrize(("form", "lines"), UNCLEAR)
+def test_scales_of_blocks_along_what_is_divided_are_refused(form, lines):
+    x = drawn_groups(form, (30, 0, 70), 110, 136, 300, lines)
+    given = {"a": np.ascontiguousarray(x.a), "b": np.ascontiguousarray(x.b), **x.ends}
+    given |= {"scale_a": x.scale_a, "scale_b": x.scale_b, "dtype": "float32"}
+    for asks in (unigemm.plan, partial(unigemm.autotune, device=HostDevice())):
+        with pytest.raises(unigemm.UnsupportedProblem, match=UNCLEAR[form, lines]):
+            asks(**given)
+
+
+@pytest.mark.parametrize(("form", "lines"), [x for x in OF_BLOCKS if x not in UNCLEAR])
 def test_scales_of_blocks_are_those_of_each_group(form, lines):
-    if lines[{"m": 0, "n": 1}.get(form, 0)] == 128 and form in ("m", "n"):
-        return  # refused
     sizes, total, k = {"k": ((128, 256, 50), 440, 20)}.get(form, ((30, 0, 70), 110, 300))
     x = drawn_groups(form, sizes, total, 136, k, lines)
     compact = {"a": np.ascontiguousarray(x.a), "b": np.ascontiguousarray(x.b), **x.ends}

@@ -113,7 +113,7 @@ class Backend(ABC):
     def least_us(self, problem: Problem, extents: Extents, target: Target) -> float:
         """Return a lower bound of all estimated times, in microseconds; 0 where none is known.
 
-        The planner does not rank a backend whose bound exceeds the times of others. It requests
+        The planner does not rank a backend whose bound exceeds the times of others. It asks for
         this first, of products that the backend takes, so it should be quick.
         """
         return 0.0

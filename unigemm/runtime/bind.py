@@ -163,7 +163,7 @@ def _bound(
     ----------
     operands
         All arrays by name, as `Arrays` has them.
-    asked, options
+    requested, options
         The call's, before and after ``UNIGEMM_BACKEND`` was read.
     fusion, scales, in_place
         What is computed beside the product.
