@@ -236,6 +236,18 @@ def test_a_theme_is_that_of_the_system_until_one_is_chosen(site):
     assert len(medias) == 3
 
 
+def test_a_page_says_of_what_date_and_version_the_report_is_that_it_links():
+    linked = [
+        part
+        for page in DOCS.rglob("*.md")
+        for part in page.read_text().split("\n\n")
+        if "report-h100.html" in part
+    ]
+    assert linked
+    for part in linked:
+        assert re.search(r"\b20\d\d-\d\d-\d\d\b.*\b\d+\.\d+\.\d+\b", part), part
+
+
 def test_a_page_fetches_nothing_from_elsewhere(site):
     folder, pages = site
     outside = {f"{n}: {x}" for n, page in pages.items() for x in page.fetched if urlsplit(x).netloc}
