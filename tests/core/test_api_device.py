@@ -342,7 +342,7 @@ def test_out_that_an_operand_lies_in_is_computed_apart_of_a_known_call_too(gpu, 
     views = cupy_library().views
     copied = []
     monkeypatch.setattr(
-        calls, "views_of", lambda library: replace(views, assign=lambda *pair: copied.append(pair))
+        calls, "views_of", lambda library: replace(views, move=lambda *pair: copied.append(pair))
     )
     apart, b = driver.ones((4, 4)), driver.ones((4, 4))
     for _ in range(2):  # at other addresses
