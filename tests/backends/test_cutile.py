@@ -269,7 +269,7 @@ def test_auto_takes_it_for_sixteen_bits_where_no_other_backend_has_tensor_cores(
 def test_auto_takes_it_beside_other_tensor_core_backends_where_it_was_faster():
     for dtype in ("bfloat16", "float16"):
         assert chosen("sm_100a", 4096, 4096, 4096, dtype).backend == "cute_tcgen05"
-        for size in (1536, 4096, 16384):  # 16384: 16209 us, 12955 in cute_wgmma
+        for size in (1536, 4096):  # of 8192 and more either may be ahead by a few percent
             assert chosen("sm_90a", size, size, size, dtype).backend == "cute_wgmma"
     # TF32 of both kinds turned: 6.3 us (cuBLAS 6.5), and 632 against 377.
     turned = {"layout": "tn", "precision": "tf32"}
