@@ -80,6 +80,20 @@ def test_a_page_shows_the_plan_that_the_command_prints(page):
     assert told == pytest.approx(now, rel=0.1)
 
 
+#: Characters of code that a window of 1280 pixels shows between navigation and contents.
+SHOWN = 80
+#: The start page has neither beside it; the ladder shows code of the tree.
+WIDER = {"index.md", "ladder.md"}
+
+
+@pytest.mark.parametrize(
+    "page", [x for x in [*DOCS.glob("*.md"), *GUIDE] if x.name not in WIDER], ids=lambda x: x.stem
+)
+def test_a_comment_in_code_is_not_cut(page):
+    shown = "\n".join(re.findall(r"^ *```py(?:thon)?\n(.*?)^ *```$", page.read_text(), re.M | re.S))
+    assert [x for x in shown.splitlines() if "# " in x and len(x) > SHOWN] == []
+
+
 def test_the_guide_has_python_to_run():
     assert sum(len(blocks(page)) for page in GUIDE) > 20
 
@@ -227,6 +241,8 @@ def test_what_is_printed_is_told_from_code_and_wrapped(site):
     style = (folder / "assets" / "site.css").read_text()
     assert re.search(r"\.language-text pre > code \{\s*white-space: pre-wrap", style)
     assert "white-space: pre;" not in style
+    narrow = style.partition("@media screen and (max-width: 44.984375em)")[2]
+    assert re.search(r"\.md-code__nav \{\s*display: none", narrow)  # it would lie on the code
 
 
 def test_a_theme_is_that_of_the_system_until_one_is_chosen(site):
