@@ -108,6 +108,17 @@ def test_infinity_and_nan_stay_in_the_parts_that_they_reach():
     np.testing.assert_array_equal(got.imag, imag)
 
 
+@pytest.mark.parametrize("kind", ["c8", "c16"])
+def test_zeros_of_any_signs_give_zeros_that_have_none(kind):
+    zeros = np.array([complex(x, y) for x in (0.0, -0.0) for y in (0.0, -0.0)], kind)
+    a, b = np.repeat(zeros[:, None], 3, axis=1), np.repeat(zeros[None, :], 3, axis=0)
+    with device("sm_90a"):
+        got = unigemm.matmul(a, b, backend="cute_simt")
+    np.testing.assert_array_equal(got, 0)
+    assert not np.signbit(got.real).any()
+    assert not np.signbit(got.imag).any()
+
+
 def test_contractions_of_complex_arrays_are_computed_too():
     a, b = numbers((2, 3, 4)), numbers((4, 5), seed=1)
     with device("sm_90a"):
