@@ -30,9 +30,12 @@ TERMS = ("alpha", "beta", "c", "bias")
 
 def has_complex_terms(request: Request, named: Mapping[str, Any]) -> bool:
     """Whether alpha or beta of a request is complex; `named` has its arrays, or their layouts."""
+    given = {"alpha": request.alpha, "beta": request.beta}
     return any(
-        parse_dtype(named[name].dtype) in COMPLEX if name in named else is_complex_number(x)
-        for name, x in (("alpha", request.alpha), ("beta", request.beta))
+        parse_dtype(named[name].dtype) in COMPLEX
+        if hasattr(named.get(name), "dtype")  # what is neither is refused later
+        else is_complex_number(x)
+        for name, x in given.items()
     )
 
 
