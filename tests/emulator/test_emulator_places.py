@@ -55,7 +55,7 @@ def launched(a, b, wanted, precision="ieee", seed=0, dtype=None, pitch=0):
     d = buffer[:, : b.shape[1]]
     with device(**GPU, seed=seed, lockstep=seed == 0) as gpu:
         plan = unigemm.plan(a, b, d, backend="cute_wgmma", precision=precision)
-        plan = chosen(plan, wanted)
+        plan = chosen(plan, {"swap_ab": False} | wanted)
         unigemm.matmul(a, b, d, plan=plan, precision=precision)
     assert (buffer[:, b.shape[1] :] == 77).all()
     (report,) = [report for asked, report in gpu.launches if asked.kernel.startswith("wgmma")]
