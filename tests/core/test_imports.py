@@ -382,7 +382,7 @@ def test_a_new_host_file_changes_no_digest_in_any_folder(edited):
     before = {name: digest_of(name) for name in KERNEL_MAKERS}
     folders = {path.parent.name for path in BACKENDS if not is_device_code(path)} - {"backends"}
     assert {"common", "cute", *KERNEL_MAKERS} <= folders
-    edited.update({f"{folder}.new_host_file": b"NEW = 1\n" for folder in folders})
+    edited.update({f"{folder}.new_host_file": b"NEW = 1\n" for folder in sorted(folders)})
     assert {name: digest_of(name) for name in KERNEL_MAKERS} == before
 
 

@@ -134,4 +134,4 @@ def test_a_kernel_that_was_compiled_for_a_plan_of_version_1_is_still_found():
     from unigemm.planning.registry import backend_named
 
     key = backend_named("cute_simt").key(Plan.from_dict(VERSION_1))
-    assert [each["schedule"] for each in key.kernel["strips"]] == ["dot"]
+    assert [each["schedule"] for each in key.kernel["remainder"]] == ["dot"]

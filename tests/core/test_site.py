@@ -146,7 +146,7 @@ def test_an_example_prints_what_its_page_shows(path, tmp_path):
 def test_an_example_says_which_extra_brings_what_it_imports(path):
     tree = ast.parse(path.read_text())
     imported = {x.name for each in tree.body if isinstance(each, ast.Import) for x in each.names}
-    for library in {name.partition(".")[0] for name in imported} & {"torch", "jax"}:
+    for library in sorted({name.partition(".")[0] for name in imported} & {"torch", "jax"}):
         assert f'pip install "unigemm[{library}]"' in ast.get_docstring(tree)
 
 

@@ -189,7 +189,8 @@ def test_at_a_terminal_errors_break_between_words(columns, tmp_path):
                 break
     os.close(main)
     assert process.returncode == 2
-    text = re.sub(r"\x1b\[[\d;]*m", "", found.decode()).replace("\r", "")
+    shown = found.decode().rpartition("\x1b[2K")[2]  # behind the bar, which is erased
+    text = re.sub(r"\x1b\[[\d;]*m", "", shown).replace("\r", "")
     assert text.startswith("unigemm: dtype 'float6' is not supported")
     assert reads_well(text, columns)
     assert text.count("\n") > 1
