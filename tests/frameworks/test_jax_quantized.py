@@ -84,7 +84,7 @@ def test_gates_and_biases_stand_beside_scales(block, layout):
     )(a, b, of_a, of_b, bias)
     x, y, s, t, z = numpy(a, b, of_a, of_b, bias)
     more = {"scale_a": s, "scale_b": t, "bias": z, **given}
-    expected = unigemm.matmul(x, y, **more)
+    expected = unigemm.matmul(x, y, **more, **told)
     if block is None:
         np.testing.assert_allclose(got, expected, rtol=1e-6)
         assert got.shape == (7, 20)
