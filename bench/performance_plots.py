@@ -20,6 +20,7 @@ _DPI = 150  # of the points, which are no lines of the SVG: there are thousands
 _COLORS = ("#4c8bf5", "#f28e2b", "#3fa35a", "#e15759", "#a97bd1", "#a5785e", "#d66fb0")
 _TICKS = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 6)
 _FEW_TICKS = 7
+_STRUCK = 80.0  # percent: beside bars from here on a number would lie on the line at 100
 _LEAST_TFLOPS = 0.01  # of rooflines: what is slower is of single numbers
 _RATIO = "time of cuBLAS over that of unigemm:\nright of 1 unigemm is faster"
 _OURS, _THEIRS = _COLORS[:2]
@@ -139,7 +140,10 @@ def draw_ladder(path: Path, percent: Mapping[str, float]) -> None:
         figure, axes = _figure(1.0 + 0.34 * len(percent))
         names = list(percent)
         bars = axes.barh(range(len(names)), percent.values(), color=_OURS)
-        axes.bar_label(bars, fmt="{:.1f}", padding=3)
+        labels = axes.bar_label(bars, fmt="{:.1f}", padding=3)
+        for label, each in zip(labels, percent.values(), strict=True):
+            if _STRUCK < each < 100.0:
+                label.set(x=-3, ha="right")
         axes.set_yticks(range(len(names)), names)
         axes.axvline(100.0, color="grey", linewidth=1)
         axes.set_xlim(0, 1.3 * max(*percent.values(), 100.0))
