@@ -38,18 +38,18 @@ _REASON = "the ladder is climbed with plans of its own (bench.ladder)"
 
 
 class _Ladder(CuteBackend):
-    """What the three have in common; it comes before the backend whose kernels are the upper rungs.
+    """What the three ladders have in common; as a base class it comes before the shipped backend.
 
     Attributes
     ----------
     shipped
-        That one.
+        The backend whose kernels are the upper rungs.
     files
         The modules of `bench` that decide the code, first the one with the kernels.
     schedules
-        Those of its own kernels.
+        The schedules of the ladder's own kernels.
     upper
-        Those of the upper rungs, which are the shipped kernel as it is.
+        The schedules of the upper rungs, which are the shipped kernel as it is.
     """
 
     shipped: CuteBackend
@@ -155,7 +155,7 @@ class WgmmaLadder(_Teaching, WgmmaBackend):
 
     name = "ladder_wgmma"
     shipped = WGMMA
-    files = ("ladder_wgmma_kernels",)
+    files = ("ladder_wgmma_kernels", "ladder_parts")
     schedules = ("in turn", "pipelined", "specialized")
     upper = ("cooperative",)
 
@@ -169,7 +169,7 @@ class Tcgen05Ladder(_Teaching, Tcgen05Backend):
 
     name = "ladder_tcgen05"
     shipped = TCGEN05
-    files = ("ladder_tcgen05_kernels",)
+    files = ("ladder_tcgen05_kernels", "ladder_parts")
     schedules = ("in turn", "specialized")
     upper = ("single", "pair")
 

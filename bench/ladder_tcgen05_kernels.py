@@ -12,18 +12,15 @@
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync, tcgen05
 from cutlass.utils import blackwell_helpers
 
-from unigemm.backends.cute.kernels.device import GMEM
+from bench.ladder_parts import Work, bring, host_of, own_place
 from unigemm.backends.cute.kernels.tile_scheduler import advance, example_arguments
-from unigemm.backends.cute.kernels.tile_scheduler import make_host as host_of
 from unigemm.backends.cute_tcgen05.geometry import ROWS, Geometry, geometry
 from unigemm.backends.cute_tcgen05.kernels import spec as shipped
 from unigemm.backends.cute_tcgen05.kernels.gemm import load_atoms, tiled_mma
@@ -52,7 +49,7 @@ def begin(spec: Spec, mma: cute.TiledMma, views: tuple, layouts: tuple, corner: 
     smem = cutlass.memory.SmemAllocator()
     barriers = smem.allocate_array(Int64, 2 * spec.config.stages + 1)
     holder = smem.allocate_array(Int32, 1)  # of the address of tensor memory
-    tile, mine = (*spec.config.tile[:2], spec.config.tile[2]), mma.get_slice(0)
+    tile, mine = spec.config.tile, mma.get_slice(0)
     stages, moves = [], []
     for i, (view, layout) in enumerate(zip(views, layouts, strict=True)):
         dtype = spec.operands[i]
@@ -66,14 +63,6 @@ def begin(spec: Spec, mma: cute.TiledMma, views: tuple, layouts: tuple, corner: 
         stages.append(shared)
         moves.append((view.atom, source, into))
     return barriers, holder, stages, moves
-
-
-def bring(spec: Spec, moves: list, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
-    """Start the TMA loads of a k_tile; `full` counts their bytes. One warp."""
-    with cute.arch.elect_one():
-        cute.arch.mbarrier_arrive_and_expect_tx(full, spec.geometry.a_bytes + spec.geometry.b_bytes)
-    for atom, source, into in moves:
-        cute.copy(atom, source[None, k_tile], into[None, stage], tma_bar_ptr=full)
 
 
 @cute.jit
@@ -149,9 +138,7 @@ def in_turn_kernel(
     layout_b: cute.ComposedLayout, a: TmaView, b: TmaView, d: cute.Tensor, k_tiles: Int32,
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: bring a k_tile, wait, multiply it, wait."""
-    thread, _, _ = cute.arch.thread_idx()
-    warp = cute.arch.make_warp_uniform(thread // 32)
-    corner = cute.arch.block_idx()[:2]
+    thread, warp, corner = own_place()
     full, holder, stages, moves = begin(spec, mma, (a, b), (layout_a, layout_b), corner)
     done = full + 1
     sums = tensor_memory(spec, mma, full, holder, warp)
@@ -179,9 +166,7 @@ def specialized_kernel(
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: one warp brings k_tiles, one multiplies, then all store."""
     count = const_expr(spec.config.stages)
-    thread, _, _ = cute.arch.thread_idx()
-    warp = cute.arch.make_warp_uniform(thread // 32)
-    corner = cute.arch.block_idx()[:2]
+    thread, warp, corner = own_place()
     full, holder, stages, moves = begin(spec, mma, (a, b), (layout_a, layout_b), corner)
     empty, summed = full + count, full + 2 * count
     sums = tensor_memory(spec, mma, full, holder, warp)
@@ -213,36 +198,22 @@ def specialized_kernel(
 KERNELS = {"in turn": in_turn_kernel, "specialized": specialized_kernel}
 
 
-def view(dtype: type, address: Int64, sizes: tuple, step: Int64) -> cute.Tensor:
-    """View a row-major matrix in device memory, its rows `step` apart, as a stack of one."""
-    pointer = cute.make_ptr(dtype, address, GMEM, assumed_align=16)
-    return cute.make_tensor(pointer, cute.make_layout(sizes, stride=(cute.assume(step, 8), 1)))
-
-
-def start(
-    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, scales: tuple, stream: cuda.CUstream, *_: Any,
-) -> None:  # fmt: skip
+def launch(spec: Spec, of: Work) -> None:
     """Make the descriptors that TMA reads, and launch a kernel."""
-    (a, b, d, _), (m, n, k, _, _) = addresses, sizes
-    tile_m, tile_n, tile_k = spec.config.tile
     mma, stages, (of_a, of_b) = tiled_mma(spec), spec.config.stages, spec.operands
     layouts = (
         blackwell_helpers.make_smem_layout_a(mma, spec.config.tile, of_a, stages),
         blackwell_helpers.make_smem_layout_b(mma, spec.config.tile, of_b, stages),
     )
-    matrices = view(of_a, a, (m, k), a_steps[0]), view(of_b, b, (n, k), b_steps[1])
-    views = load_atoms(spec, mma, matrices, layouts)
-    grid = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n, 1
-    KERNELS[spec.config.schedule](
-        spec, mma, *layouts, *views, view(spec.output, d, (m, n), d_steps[0]),
-        (k + tile_k - 1) // tile_k,
-    ).launch(grid=grid, block=(THREADS, 1, 1), stream=stream)  # fmt: skip
+    views = load_atoms(spec, mma, (of.a, of.b), layouts)
+    KERNELS[spec.config.schedule](spec, mma, *layouts, *views, of.d, of.k_tiles).launch(
+        grid=of.grid, block=(THREADS, 1, 1), stream=of.stream
+    )
 
 
 def make_host(spec: Spec) -> Callable:
     """Return the function to compile: raw addresses, sizes, element strides and a stream."""
-    return host_of(spec, start)
+    return host_of(spec, launch)
 
 
 for _kernel in KERNELS.values():

@@ -12,17 +12,15 @@ itself, with the layouts and instructions that are taken from it here.
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from unigemm.backends.cute.kernels.device import GMEM
+from bench.ladder_parts import Work, bring, host_of, own_place
 from unigemm.backends.cute.kernels.tile_scheduler import advance, example_arguments
-from unigemm.backends.cute.kernels.tile_scheduler import make_host as host_of
 from unigemm.backends.cute_wgmma.geometry import Geometry, geometry
 from unigemm.backends.cute_wgmma.kernels import spec as shipped
 from unigemm.backends.cute_wgmma.kernels.layouts import load_atom, operand_layout, tiled_mma
@@ -66,14 +64,6 @@ def begin(spec: Spec, operands: tuple[Operand, Operand], corner: tuple) -> tuple
         stages.append(shared)
         moves.append((each.atom, source, into))
     return barriers, stages, moves
-
-
-def bring(spec: Spec, moves: list, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
-    """Start the TMA loads of a k_tile; `full` counts their bytes. One warp."""
-    with cute.arch.elect_one():
-        cute.arch.mbarrier_arrive_and_expect_tx(full, spec.geometry.a_bytes + spec.geometry.b_bytes)
-    for atom, source, into in moves:
-        cute.copy(atom, source[None, k_tile], into[None, stage], tma_bar_ptr=full)
 
 
 def fragments(spec: Spec, mma: cute.TiledMma, stages: list, thread: Int32) -> tuple:
@@ -135,9 +125,7 @@ def in_turn_kernel(
     k_tiles: Int32,
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: bring a k_tile, wait, multiply it, wait."""
-    thread, _, _ = cute.arch.thread_idx()
-    warp = cute.arch.make_warp_uniform(thread // 32)
-    corner = cute.arch.block_idx()[:2]
+    thread, warp, corner = own_place()
     full, stages, moves = begin(spec, (a, b), corner)
     init(full, 1, (1, 1), thread)
     of_a, of_b, sums = fragments(spec, mma, stages, thread)
@@ -161,9 +149,7 @@ def pipelined_kernel(
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: multiply a k_tile while the next ones are on their way."""
     count = const_expr(spec.config.stages)
-    thread, _, _ = cute.arch.thread_idx()
-    warp = cute.arch.make_warp_uniform(thread // 32)
-    corner = cute.arch.block_idx()[:2]
+    thread, warp, corner = own_place()
     full, stages, moves = begin(spec, (a, b), corner)
     init(full, count, (1, 1), thread)
     of_a, of_b, sums = fragments(spec, mma, stages, thread)
@@ -194,9 +180,7 @@ def specialized_kernel(
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: one warp brings k_tiles, the warpgroups behind it multiply."""
     count = const_expr(spec.config.stages)
-    thread, _, _ = cute.arch.thread_idx()
-    warp = cute.arch.make_warp_uniform(thread // 32)
-    corner = cute.arch.block_idx()[:2]
+    thread, warp, corner = own_place()
     full, stages, moves = begin(spec, (a, b), corner)
     empty = full + count
     init(full, count, (1, spec.config.warps[0] // 4), thread)
@@ -231,37 +215,24 @@ KERNELS = {
 }
 
 
-def view(address: Int64, sizes: tuple, step: Int64) -> cute.Tensor:
-    """View a row-major matrix of bfloat16 in device memory; its rows are `step` apart."""
-    pointer = cute.make_ptr(cutlass.BFloat16, address, GMEM, assumed_align=16)
-    return cute.make_tensor(pointer, cute.make_layout(sizes, stride=(cute.assume(step, 8), 1)))
-
-
-def start(
-    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, scales: tuple, stream: cuda.CUstream, *_: Any,
-) -> None:  # fmt: skip
+def launch(spec: Spec, of: Work) -> None:
     """Make the descriptors that TMA reads, and launch a kernel."""
-    (a, b, d, _), (m, n, k, _, _) = addresses, sizes
     config, geo = spec.config, spec.geometry
     tile_m, tile_n, tile_k = config.tile
     operands = []
-    for address, extent, step, tile, swizzle in (
-        (a, m, a_steps[0], tile_m, geo.a_swizzle), (b, n, b_steps[1], tile_n, geo.b_swizzle)
-    ):  # fmt: skip
+    for matrix, tile, swizzle in ((of.a, tile_m, geo.a_swizzle), (of.b, tile_n, geo.b_swizzle)):
         layout = operand_layout(spec, cutlass.BFloat16, tile, True, swizzle)
-        atom, tensor = load_atom(view(address, (extent, k), step), layout, (tile, tile_k), 1)
+        atom, tensor = load_atom(matrix, layout, (tile, tile_k), 1)
         operands.append(Operand(atom, tensor, layout))
-    grid = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n, 1
     threads = 32 * config.warps[0] + (128 if config.schedule == "specialized" else 0)
-    KERNELS[config.schedule](
-        spec, tiled_mma(spec), *operands, view(d, (m, n), d_steps[0]), (k + tile_k - 1) // tile_k
-    ).launch(grid=grid, block=(threads, 1, 1), stream=stream, preferred_smem_carveout=100)
+    KERNELS[config.schedule](spec, tiled_mma(spec), *operands, of.d, of.k_tiles).launch(
+        grid=of.grid, block=(threads, 1, 1), stream=of.stream, preferred_smem_carveout=100
+    )
 
 
 def make_host(spec: Spec) -> Callable:
     """Return the function to compile: raw addresses, sizes, element strides and a stream."""
-    return host_of(spec, start)
+    return host_of(spec, launch)
 
 
 for _kernel in KERNELS.values():
