@@ -209,15 +209,15 @@ class Measurer:
         self._process.join()
 
 
-def _measures(requested: Connection, budget_ms: float) -> None:
+def _measures(pipe: Connection, budget_ms: float) -> None:
     device = best_device()
-    requested.send("ready")
+    pipe.send("ready")
     while True:
-        work, plans = requested.recv()
+        work, plans = pipe.recv()
         try:
-            requested.send(sweep(work, plans, device, budget_ms=budget_ms))
+            pipe.send(sweep(work, plans, device, budget_ms=budget_ms))
         except Exception as error:
-            requested.send(f"{type(error).__name__}: {error}")
+            pipe.send(f"{type(error).__name__}: {error}")
             return
 
 

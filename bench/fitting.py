@@ -79,15 +79,15 @@ def _grown(to: Measured, train: Array, parts: Parts, seed: int) -> tuple[Trees, 
     sums = np.bincount(to.product[train], weight[train], len(to.names))
     level = np.bincount(to.product[train], (left * weight)[train], len(to.names))
     level = (level / np.maximum(sums, 1e-9))[to.product]
-    requested = to.asked(parts)[:, train]
+    values = to.asked(parts)[:, train]
     # How long a product takes is learned of the product alone, and what of its launches differs
     # by all: so that the few that are near the best are not outweighed by how products differ.
     of_level = boosted(
-        requested, level[train], weight[train], trees=_LEVEL_TREES, depth=4, rate=0.2, damping=20.0,
+        values, level[train], weight[train], trees=_LEVEL_TREES, depth=4, rate=0.2, damping=20.0,
         among=range(len(OF_PROBLEM)), seed=seed,
     )  # fmt: skip
     of_launch = boosted(
-        requested, (left - level)[train], weight[train], trees=_TREES, rate=0.12, seed=seed
+        values, (left - level)[train], weight[train], trees=_TREES, rate=0.12, seed=seed
     )
     return of_level, of_launch
 

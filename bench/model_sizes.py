@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 #: Whose sizes they are: what a fit may see, and what it may not.
 NAMES = ("models", "heldout", "families")
-#: Families of shapes, each without those of the families that `family` requests before it.
+#: Families of shapes, each without those of the families that `family` tries before it.
 FAMILIES = {
     "few rows": "M or N is at most 64",
     "small": "at most 2 x 1024 cubed operations",

@@ -18,7 +18,7 @@ _BINS = 32  # thresholds of a feature that are tried
 
 
 def boosted(
-    requested: Array,
+    values: Array,
     wanted: Array,
     weight: Array,
     *,
@@ -34,8 +34,8 @@ def boosted(
 
     Parameters
     ----------
-    asked, wanted, weight
-        Features (features, samples), and for each sample what the sum should be and its weight.
+    values, wanted, weight
+        Of features (features, samples), and for each sample what the sum should be and its weight.
     trees, depth, rate
         How many trees, how deep; how much of what is left each of them takes.
     damping
@@ -45,9 +45,9 @@ def boosted(
     among
         The features that may be asked about; all if None.
     """
-    rng, (count, samples) = np.random.default_rng(seed), requested.shape
-    edges = [_edges(requested[feature]) for feature in range(count)]
-    bins = [np.searchsorted(edges[f], requested[f], side="left") for f in range(count)]
+    rng, (count, samples) = np.random.default_rng(seed), values.shape
+    edges = [_edges(values[feature]) for feature in range(count)]
+    bins = [np.searchsorted(edges[f], values[f], side="left") for f in range(count)]
     useful = [f for f in (range(count) if among is None else among) if len(edges[f])]
     weight, left = weight * (samples / weight.sum()), wanted.copy()
     feature, threshold = np.zeros((depth, trees), np.int16), np.zeros((depth, trees))

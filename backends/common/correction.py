@@ -62,8 +62,8 @@ class Trees:
         """Return what is asked, each question once: features, thresholds; places (depth, trees)."""
         pairs = np.empty(self.feature.shape, complex)
         pairs.real, pairs.imag = self.feature, self.threshold
-        requested, places = np.unique(pairs, return_inverse=True)
-        return requested.real.astype(int), requested.imag[:, None], places.reshape(pairs.shape)
+        questions, places = np.unique(pairs, return_inverse=True)
+        return questions.real.astype(int), questions.imag[:, None], places.reshape(pairs.shape)
 
 
 def features(
@@ -124,11 +124,11 @@ def _begins(matrix: MatrixType, length: int) -> float:
     return float(min(size & -size, _LINE_BYTES) or _LINE_BYTES)
 
 
-def factors(trees: Trees, requested: Array) -> Array:
-    """Return by what the estimated times of launches are multiplied, from their features."""
+def factors(trees: Trees, values: Array) -> Array:
+    """Return by what the estimated times of launches are multiplied, of their features' values."""
     feature, threshold, places = trees.questions
-    answers = (requested.take(feature, axis=0) > threshold).view(np.uint8)
-    leaf = np.zeros((places.shape[1], requested.shape[1]), np.uint8)  # at most eight questions
+    answers = (values.take(feature, axis=0) > threshold).view(np.uint8)
+    leaf = np.zeros((places.shape[1], values.shape[1]), np.uint8)  # at most eight questions
     for place in places:
         leaf <<= 1
         leaf |= answers.take(place, axis=0)

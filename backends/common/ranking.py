@@ -236,8 +236,8 @@ def _corrected(each: _Estimated, chosen: Array, least_us: float) -> _Corrected:
     (problem, extents, swap, _, launches, _, remainder_us), numbers, usage, parts = each
     factor = np.ones(len(chosen))
     if numbers.correction is not None:
-        requested = features(problem, even(problem, extents), swap, usage, launches, parts, chosen)
-        factor = factors(numbers.correction, requested)
+        values = features(problem, even(problem, extents), swap, usage, launches, parts, chosen)
+        factor = factors(numbers.correction, values)
     if numbers.offsets is not None:
         factor = factor * offset_factor(numbers.offsets, launches.take(chosen), swap)
     us = np.maximum((parts.total[chosen] + remainder_us) * factor, least_us)
