@@ -52,35 +52,33 @@ def excerpt(path: str, name: str) -> str:
     """Return the body of a function of the tree without its docstring, or parts of it."""
     text = (ROOT / path).read_text()
     name, _, part = name.partition(".")
-    functions = [x for x in ast.walk(ast.parse(text)) if isinstance(x, ast.FunctionDef)]
-    body = next(each for each in functions if each.name == name).body
+    functions = (x for x in ast.walk(ast.parse(text)) if isinstance(x, ast.FunctionDef))
+    function = next(each for each in functions if each.name == name)
+    body = function.body[ast.get_docstring(function) is not None :]
     if part:
-        body = [each for each in body if isinstance(each, _PARTS[part])]
-    elif ast.get_docstring(next(x for x in functions if x.name == name)) is not None:
-        body = body[1:]
-    lines = text.splitlines()
-    if part:
-        shown = [lines[each.lineno - 1 : each.end_lineno] for each in body]
+        shown = [(each, each) for each in body if isinstance(each, _PARTS[part])]
     else:  # with the comments in between
-        shown = [lines[body[0].lineno - 1 : body[-1].end_lineno]]
-    return textwrap.dedent("\n".join(line for block in shown for line in block))
+        shown = [(body[0], body[-1])]
+    lines = text.splitlines()
+    blocks = (lines[first.lineno - 1 : last.end_lineno] for first, last in shown)
+    return textwrap.dedent("\n".join(line for block in blocks for line in block))
 
 
 # -- tables ----------------------------------------------------------------------------------------
 
 
 def _measured(path: Path) -> str:
-    ladder = json.loads(path.read_text())
-    counts = counts_of(_name(path))
+    ladder, name = json.loads(path.read_text()), _name(path)
+    counts = counts_of(name)
     lines = ["| rung | what it adds | TFLOP/s | % of cuBLAS | operations a byte |"]
     lines.append("|---|---|---|---|---|")
     for rung in _rungs(ladder):
         reads = counts.get(rung["rung"])
-        a_byte = f"{operations_a_byte(_name(path), reads):.3g}" if reads else ""
+        a_byte = f"{operations_a_byte(name, reads):.3g}" if reads else ""
         numbers = f"{rung['tflops']:.1f} | {100 * rung['ratio']:.1f} | {a_byte}"
         lines.append(f"| {rung['rung']} | {rung['adds']} | {numbers} |")
-    said = f"{ladder['dtype']}, {_place(ladder)}; `bench/data/{path.name}`. {_BYTES[_name(path)]}"
-    bars, roof = (f"{PAGE.stem}-{kind}{_name(path)}.svg" for kind in ("", "roofline-"))
+    said = f"{ladder['dtype']}, {_place(ladder)}; `bench/data/{path.name}`. {_BYTES[name]}"
+    bars, roof = (f"{PAGE.stem}-{kind}{name}.svg" for kind in ("", "roofline-"))
     pictures = (
         f"![Rungs in percent of cuBLAS]({bars})\n\n![Rungs below the roofs of the card]({roof})"
     )
