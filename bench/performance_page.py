@@ -41,8 +41,8 @@ class Facts:
     commit
         That changed the planner last.
     hosts, grouped, scales, quantized
-        What `bench.run`, `bench.grouped`, `bench.scales` and `bench.quantized` have written, by the
-        file's name.
+        What `bench.host_times`, `bench.grouped`, `bench.scales` and `bench.quantized` have written,
+        by the file's name.
     pictures
         The pictures that were drawn, by what they show.
     fresh
@@ -82,7 +82,7 @@ def page(facts: Facts) -> str:
         _held_out(facts),
         _fitted(facts),
         _worst(facts),
-        *_grouped(facts),
+        *_of_files(facts, _GROUPED, facts.grouped, _grouped_parts),
         *_of_files(facts, SCALES, facts.scales, scales_parts),
         *_of_files(facts, QUANTIZED, facts.quantized, quantized_parts),
         _roofline(facts),
@@ -295,33 +295,26 @@ def _worst(facts: Facts) -> str:
 _FORMS = {"m": "rows", "k": "K", "rows": "stacks"}
 
 
-def _grouped(facts: Facts) -> list[str]:
-    if not facts.grouped:
-        return []
-    parts = [_GROUPED]
-    for name, found in facts.grouped.items():
-        parts.append(_heading(facts, name, found))
-        lines = [
-            "| groups | divided | rows in all | N x K | unigemm, us | PyTorch | dense | copy |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        cases: dict[str, list[dict[str, Any]]] = {}
-        for record in found["records"]:
-            if "form" in record:
-                cases.setdefault(record["case"], []).append(record)
-        lines += [f"| {_of_case(case, records)} |" for case, records in cases.items()]
-        parts.append("\n".join(lines))
-        clocked = [record for record in found["records"] if "form" not in record]
-        parts += [
-            f"By the clock a jitted call of {case} takes "
-            + " and ".join(
-                f"{x['us']:.0f} us by `{x['way']}`" for x in clocked if x["case"] == case
-            )
-            + "."
-            for case in dict.fromkeys(x["case"] for x in clocked)
-        ]
-        parts.append(f"From `bench/data/{name}`, by `python -m bench.grouped`.")
-    return ["\n\n".join(parts)]
+def _grouped_parts(found: Mapping[str, Any], heading: str, name: str) -> list[str]:
+    """Return what `bench.grouped` has measured, under a heading of the card; `name` is the file."""
+    lines = [
+        "| groups | divided | rows in all | N x K | unigemm, us | PyTorch | dense | copy |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for record in found["records"]:
+        if "form" in record:
+            cases.setdefault(record["case"], []).append(record)
+    lines += [f"| {_of_case(case, records)} |" for case, records in cases.items()]
+    clocked = [record for record in found["records"] if "form" not in record]
+    told = [
+        f"By the clock a jitted call of {case} takes "
+        + " and ".join(f"{x['us']:.0f} us by `{x['way']}`" for x in clocked if x["case"] == case)
+        + "."
+        for case in dict.fromkeys(x["case"] for x in clocked)
+    ]
+    origin = f"From `bench/data/{name}`, by `python -m bench.grouped`."
+    return [heading, "\n".join(lines), *told, origin]
 
 
 def _heading(facts: Facts, name: str, found: Mapping[str, Any]) -> str:

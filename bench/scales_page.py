@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["quantized_parts", "scales_parts"]
+__all__ = ["QUANTIZED", "SCALES", "quantized_parts", "scales_parts"]
 
 Record = Mapping[str, Any]
 
@@ -28,8 +28,7 @@ reading and writing, beside that of a copy."""
 def scales_parts(found: Mapping[str, Any], heading: str, name: str) -> list[str]:
     """Return what `bench.scales` has measured, under a heading of the card; `name` is the file."""
     parts = [heading]
-    for kind in dict.fromkeys(x["kind"] for x in found["records"]):
-        of_kind = [x for x in found["records"] if x["kind"] == kind]
+    for kind, of_kind in _by(found["records"], "kind").items():
         ways = list(dict.fromkeys(x["scales"] for x in of_kind))
         lines = [_head([kind, *ways])]
         for shape, records in _by(of_kind, "shape").items():
@@ -63,20 +62,18 @@ def quantized_parts(found: Mapping[str, Any], heading: str, name: str) -> list[s
     parts = [heading]
     results = list(dict.fromkeys(x["result"] for x in products))
     lines = [_head(["", "M x N x K", f"{results[0]}, us", *results[1:]])] if products else []
-    for kind, of_kind in _by(products, "kind").items():
-        for shape, some in _by(of_kind, "shape").items():
-            us = {x["result"]: x["us"] for x in some}
-            ratios = [f"{us[each] / us[results[0]]:.2f}" for each in results[1:]]
-            cells = [kind, _size(shape), f"{us[results[0]]:.1f}", *ratios]
-            lines.append(f"| {' | '.join(cells)} |")
+    for kind, shape, some in _rows(products, "kind"):
+        us = {x["result"]: x["us"] for x in some}
+        ratios = [f"{us[each] / us[results[0]]:.2f}" for each in results[1:]]
+        cells = [kind, _size(shape), f"{us[results[0]]:.1f}", *ratios]
+        lines.append(f"| {' | '.join(cells)} |")
     parts += ["\n".join(lines)] if lines else []
     ways = list(dict.fromkeys(x["scales"] for x in arrays))
     lines = [_head(["`quantize`, GB/s", "M x N", *ways])] if arrays else []
-    for source, of_source in _by(arrays, "source").items():
-        for shape, some in _by(of_source, "shape").items():
-            rates = {x["scales"]: x["gbs"] for x in some}
-            cells = [source, _size(shape), *(f"{rates[way]:.0f}" for way in ways)]
-            lines.append(f"| {' | '.join(cells)} |")
+    for source, shape, some in _rows(arrays, "source"):
+        rates = {x["scales"]: x["gbs"] for x in some}
+        cells = [source, _size(shape), *(f"{rates[way]:.0f}" for way in ways)]
+        lines.append(f"| {' | '.join(cells)} |")
     parts += ["\n".join(lines)] if lines else []
     return [*parts, f"From `bench/data/{name}`, by `python -m bench.quantized`."]
 
@@ -88,6 +85,13 @@ def _by(records: Iterable[Record], name: str) -> dict[Any, list[Record]]:
         key = tuple(x[name]) if isinstance(x[name], list) else x[name]
         found.setdefault(key, []).append(x)
     return found
+
+
+def _rows(records: Iterable[Record], name: str) -> Iterator[tuple[Any, Any, list[Record]]]:
+    """Yield records by a value that they have and by shape, with both."""
+    for value, some in _by(records, name).items():
+        for shape, of_shape in _by(some, "shape").items():
+            yield value, shape, of_shape
 
 
 def _size(shape: Iterable[int]) -> str:
