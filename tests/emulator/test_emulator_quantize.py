@@ -15,7 +15,7 @@ from unigemm import cache, emulator
 from unigemm.cli.main import app
 from unigemm.runtime import bind
 from unigemm.runtime.compile_many import compile_many
-from unigemm.runtime.rounding_kernels import second_pass_of
+from unigemm.runtime.rounding_kernels import second_passes_of
 from unigemm.runtime.warmup import plans_for
 
 SHAPES = ((1, 1), (3, 130), (133, 129), (2, 5, 260), (2, 3, 2, 9))
@@ -129,7 +129,8 @@ def test_a_second_pass_is_compiled_where_only_its_product_is_there(tmp_path, mon
     other = cache.Cache(tmp_path / "other", [bundle])
     monkeypatch.setattr(cache, "default_cache", lambda: other)
     assert len(list(compile_many([plan]))) == 1
-    assert other.get(second_pass_of(plan).key) is not None
+    (second_pass,) = second_passes_of(plan)
+    assert other.get(second_pass.key) is not None
 
 
 def test_what_a_product_in_words_needs_beside_its_kernel_is_named():

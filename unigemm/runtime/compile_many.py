@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,7 +19,7 @@ from ..planning.select import usable_backend
 from ..planning.validation import checked, typed
 from ..support.forks import Lock
 from .loader import kernel_entry
-from .rounding_kernels import RoundingKernel, second_pass_of
+from .rounding_kernels import RoundingKernel, second_passes_of
 
 if TYPE_CHECKING:
     from ..cache import Entry
@@ -171,7 +172,7 @@ def compile_needed(
         say(done + 1, of - len(apart))
 
 
-#: Plans of one kernel, one for each second pass behind it.
+#: Plans of one kernel, one for each choice of second passes behind it.
 OfOne = tuple[Plan, ...]
 #: These, and what their kernel is: its entry in the cache, why there is none, or None until it and
 #: all second passes are compiled.
@@ -180,7 +181,7 @@ Made = tuple[Plan, "Entry | UnigemmError"]
 
 
 def _todo(plans: Sequence[Plan]) -> list[Todo]:
-    found: dict[KernelKey, dict[KernelKey | None, Plan]] = {}
+    found: dict[KernelKey, dict[tuple[KernelKey, ...], Plan]] = {}
     failed: dict[int, Todo] = {}
     for plan in plans:
         try:
@@ -188,8 +189,7 @@ def _todo(plans: Sequence[Plan]) -> list[Todo]:
             backend = usable_backend(plan.backend)
             if not backend.compiles:
                 continue
-            second_pass = second_pass_of(plan)
-            behind = None if second_pass is None else second_pass.key
+            behind = tuple(each.key for each in second_passes_of(plan))
             found.setdefault(backend.key(plan), {}).setdefault(behind, plan)
         except UnigemmError as error:
             failed[id(plan)] = (plan,), error
@@ -197,12 +197,12 @@ def _todo(plans: Sequence[Plan]) -> list[Todo]:
     return [*failed.values(), *kept]
 
 
-def _kept(key: KernelKey, behind: Iterable[KernelKey | None]) -> Entry | UnigemmError | None:
+def _kept(key: KernelKey, behind: Iterable[tuple[KernelKey, ...]]) -> Entry | UnigemmError | None:
     """Return a kernel in the cache; None where it, or a second pass behind it, is not there."""
     from ..cache import default_cache
 
     try:
-        if any(each is not None and default_cache().get(each) is None for each in behind):
+        if any(default_cache().get(each) is None for each in chain.from_iterable(behind)):
             return None
         return default_cache().get(key)
     except UnigemmError as error:

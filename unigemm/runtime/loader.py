@@ -18,7 +18,7 @@ from ..problem.problem import Extents, Problem
 from ..support.forks import Lock, held_back
 from ..support.log import LOG, watch
 from .dump import dump
-from .rounding_kernels import RoundingKernel, second_pass_of
+from .rounding_kernels import RoundingKernel, second_passes_of
 
 if TYPE_CHECKING:
     from ..cache import Cache, Entry
@@ -56,8 +56,7 @@ def kernel_entry(
         from ..cache import default_cache
 
         cache = default_cache()
-    second_pass = second_pass_of(plan)
-    if second_pass is not None:
+    for second_pass in second_passes_of(plan):
         second_pass.entry(cache)
     return cache.get_or_compile(backend.key(plan), lambda: _compiled(backend, plan, compile))
 

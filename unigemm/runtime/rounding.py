@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import hooks
 from ..arrays.numpy_arrays import viewer
-from ..arrays.operands import HOST, Device, alignment_of
+from ..arrays.operands import HOST, Device
 from ..errors import BackendUnavailable, UnsupportedProblem
 from ..planning.select import target_of
 from ..problem.canonical import Layout
@@ -15,7 +15,7 @@ from ..problem.quantization import Sharing, quantized
 from ..support.forks import Lock
 from ..support.log import LOG, watch
 from .loader import LOADERS, RECORDERS, _loaded, _loaded_from, _loading
-from .rounding_kernels import RoundingKernel
+from .rounding_kernels import RoundingKernel, row_alignment
 
 __all__ = ["Rounding", "rounding_of"]
 
@@ -67,7 +67,7 @@ def _on_device(x: Layout, q: Layout, scales: Layout, sharing: Sharing, device: D
     extents, steps = _folded([_seen(each) for each in (x, q, scales)], sharing)
     quantizer = hooks.named(hooks.QUANTIZER)
     reads, writes = (
-        _alignment(each, extents, own) for each, own in zip((x, q), steps[:2], strict=True)
+        row_alignment(each, extents, own) for each, own in zip((x, q), steps[:2], strict=True)
     )
     stacked = any(extent > 1 for extent in extents[2:])
     kind = quantizer.kind(x.dtype, q.dtype, sharing, reads, writes, stacked=stacked)
@@ -130,17 +130,6 @@ def _folded(
         )
     steps = [(own[-1], along[i], *(dim[1 + i] for dim in dims)) for i, own in enumerate(every)]
     return (k, m, *(dim[0] for dim in dims)), steps
-
-
-def _alignment(x: Layout, extents: Sequence[int], steps: Sequence[int]) -> int:
-    """Return the bytes that rows are aligned to where their elements are neighbours; else 0."""
-    if extents[0] > 1 and steps[0] != 1:
-        return 0
-    apart = (step for extent, step in zip(extents[1:], steps[1:], strict=True) if extent > 1)
-    found = x.alignment
-    for step in apart:
-        found = min(found, alignment_of(abs(step) * x.dtype.itemsize))
-    return found
 
 
 def _kernel(quantizer: Any, kind: Any, device: Device) -> Callable[..., None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,18 @@ from ..planning.entry_files import converted
 from ..planning.plan import Plan
 from ..planning.registry import compiler_missing_of
 from ..planning.target import Target, check_target, named_target
+from ..problem.canonical import Layout
+from ..problem.problem import Problem
 from ..support.arguments import shown
 
 if TYPE_CHECKING:
     from ..cache import Cache, Entry
     from ..cache.artifact import Artifact, KernelKey
 
-__all__ = ["RoundingKernel", "second_pass_of"]
+__all__ = ["RoundingKernel", "row_alignment", "second_passes_of"]
+
+#: Numbers of columns of which one is aligned as any other number is.
+_COLUMNS = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -125,17 +130,52 @@ class RoundingKernel:
         return f"{kind.source} to {kind.result}, a scale per {kind.sharing}"
 
 
-def second_pass_of(plan: Plan) -> RoundingKernel | None:
-    """Return what rounds the rows of a plan's new result; None where nothing does."""
-    problem, columns = plan.problem, plan.extents.n
-    dtype = problem.quantized_rows
-    if dtype is None or not plan.target.is_gpu:
-        return None
+def row_alignment(x: Layout, extents: Sequence[int], steps: Sequence[int]) -> int:
+    """Return the bytes that rows are aligned to where their elements are neighbours; else 0.
+
+    Parameters
+    ----------
+    x
+        The layout of an array.
+    extents, steps
+        Its columns, its rows and what it is a stack along, and the steps along these.
+    """
+    if extents[0] > 1 and steps[0] != 1:
+        return 0
+    apart = (step for extent, step in zip(extents[1:], steps[1:], strict=True) if extent > 1)
+    return min((x.alignment, *(alignment_of(abs(step) * x.dtype.itemsize) for step in apart)))
+
+
+def second_passes_of(plan: Plan) -> tuple[RoundingKernel, ...]:
+    """Return the kernels of which one rounds a plan's new result; none without a second pass.
+
+    There is one of them where M and N are more than 1. Elsewhere a plan does not tell a row from a
+    column, or from the rows that a stack of matrices times a vector is, and these may be aligned
+    in different ways.
+    """
+    problem, m, n = plan.problem, plan.extents.m, plan.extents.n
+    if problem.quantized_rows is None or not plan.target.is_gpu:
+        return ()
+    shapes = []
+    if 1 in (m, n):
+        shapes.append((1, m * n))
     if problem.epilogue is not None and problem.epilogue.gate:
-        columns //= 2
-    quantizer = hooks.named(hooks.QUANTIZER)
-    reads, writes = (alignment_of(columns * x.itemsize) for x in (problem.d.dtype, dtype))
-    kind = quantizer.kind(
-        problem.d.dtype, dtype, problem.quantized_by, reads, writes, stacked=False
+        shapes.append((2, n // 2))  # as far apart as more rows
+    elif 1 in (m, n):
+        shapes += [(2, columns) for columns in _COLUMNS if m * n % columns == 0]
+    else:
+        shapes.append((2, n))
+    kinds = dict.fromkeys(_second_pass(problem, *shape) for shape in shapes)
+    return tuple(RoundingKernel(kind, plan.target) for kind in kinds)
+
+
+def _second_pass(problem: Problem, rows: int, columns: int) -> Any:
+    """Return the kind of kernel that rounds new rows."""
+    source, result = problem.d.dtype, problem.quantized_rows
+    assert result is not None
+    extents, steps = (columns, rows), (1, columns)
+    layouts = (Layout((rows, columns), steps[::-1], dtype) for dtype in (source, result))
+    reads, writes = (row_alignment(x, extents, steps) for x in layouts)
+    return hooks.named(hooks.QUANTIZER).kind(
+        source, result, problem.quantized_by, reads, writes, stacked=False
     )
-    return RoundingKernel(kind, plan.target)

@@ -24,7 +24,7 @@ from .bind import replan
 from .compile_many import Compiled, compile_needed, compiled, kernel_name
 from .loader import RECORDERS
 from .plan_call import plan_request
-from .rounding_kernels import RoundingKernel, second_pass_of
+from .rounding_kernels import RoundingKernel, second_passes_of
 from .words import request_of
 
 if TYPE_CHECKING:
@@ -172,10 +172,9 @@ def plans_for(
     """
     found: dict[object, Plan | RoundingKernel] = {}
     for plan in planned(specs, target, epilogues):
-        second_pass = second_pass_of(plan) if isinstance(plan, Plan) else None
-        for each in (plan, second_pass):
-            if each is not None:
-                found.setdefault(_identity(each), each)
+        behind = second_passes_of(plan) if isinstance(plan, Plan) else ()
+        for each in (plan, *behind):
+            found.setdefault(_identity(each), each)
     return list(found.values())
 
 
