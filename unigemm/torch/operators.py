@@ -67,10 +67,8 @@ OPERATORS = {
         f"str? activation=None, ScalarType? dtype=None, {LAYERS}) -> Tensor"
     ),
 }
-#: Arguments, by place, that are no numbers to be cast: scales.
-_SCALES = dict.fromkeys(
-    ("matmul", "matmul_gated", "matmul_quantized", "grouped_mm", "grouped_mm_quantized"), (4, 5)
-)
+#: Arguments that are no numbers to be cast.
+_SCALES = ("scale_a", "scale_b")
 _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -245,7 +243,7 @@ _FAKES: dict[str, Callable[..., Any]] = {
 def _autocast(name: str, device: str) -> Callable[..., Any]:
     """Return a kernel that casts floating-point operands to autocast's dtype, as torch.mm's."""
     overload = getattr(torch.ops.unigemm, name).default
-    scales = _SCALES.get(name, ())
+    scales = [i for i, x in enumerate(overload._schema.arguments) if x.name in _SCALES]
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device.upper()}"))
 
     def cast(*args: Any, **options: Any) -> Any:

@@ -55,9 +55,8 @@ def register() -> None:
         return ways
 
     for name, rules in RULES.items():
-        results = 2 if name.endswith(("_preact", "quantized", "quantize")) else 1
         overload = getattr(torch.ops.unigemm, name).default
-        register_sharding(overload)(placed(rules, results))
+        register_sharding(overload)(placed(rules, len(overload._schema.returns)))
     _registered = True
 
 
