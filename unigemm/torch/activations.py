@@ -5,6 +5,7 @@ Others, and all that is added to `unigemm.activations`, are computed from their 
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from torch.nn import functional
 
 from .. import activations
 from ..activations import of_library
-from ..errors import UnsupportedProblem
+from ..errors import ShapeMismatch, UnsupportedProblem
 from ..support.arguments import is_one_of, shown
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Activation",
     "Gated",
     "activation_named",
+    "check_layer",
     "gated_named",
 ]
 
@@ -200,3 +202,24 @@ def activation_named(name: str) -> Activation:
             "None"
         )
     return ACTIVATIONS[name]
+
+
+def check_layer(out_features: int, activation: str | None, gate_layout: str | None) -> None:
+    """Refuse an activation that a linear layer cannot have.
+
+    Raises
+    ------
+    UnsupportedProblem
+        There is no such activation, or a gated one has no layout.
+    ShapeMismatch
+        A gated one has an odd number of features.
+    """
+    if gate_layout is not None or is_one_of(activation, GATED):
+        gated_named(activation, gate_layout)  # type: ignore[arg-type]
+        if isinstance(out_features, numbers.Real) and out_features % 2:
+            raise ShapeMismatch(
+                f"out_features is {out_features}, and activation {activation!r} takes pairs; "
+                "pass an even number"
+            )
+    elif activation is not None:
+        activation_named(activation)

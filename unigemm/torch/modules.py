@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import ShapeMismatch, UnsupportedProblem
-from ..support.arguments import function, is_one_of
-from .activations import GATED, activation_named, gated_named
+from ..errors import UnsupportedProblem
+from ..support.arguments import function
+from .activations import check_layer
 from .arguments import LayerOptions, layer_options
 from .functions import linear
 
@@ -60,15 +60,7 @@ class Linear(nn.Linear):
         dtype: torch.dtype | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        if gate_layout is not None or is_one_of(activation, GATED):
-            gated_named(activation, gate_layout)  # type: ignore[arg-type]
-            if isinstance(out_features, int) and out_features % 2:
-                raise ShapeMismatch(
-                    f"out_features is {out_features}, and activation {activation!r} takes pairs; "
-                    "pass an even number"
-                )
-        elif activation is not None:
-            activation_named(activation)
+        check_layer(out_features, activation, gate_layout)
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self.options = layer_options(options)
         self.activation = activation

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from ..arrays.operands import parse_dtype
-from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..errors import UnsupportedDtype, UnsupportedProblem
 from ..problem.dtypes import DType
 from ..problem.quantization import check_quantized, requested_sharing, scales_shape, sharing_of
-from ..support.arguments import function, is_one_of, shown
-from .activations import GATED, activation_named, gated_named
+from ..support.arguments import function, shown
+from .activations import check_layer
 from .arguments import LayerOptions, layer_options
 from .functions import linear
 from .modules import Linear
@@ -100,15 +100,7 @@ class QuantizedLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.sharing = _sharing(dtype, block)
-        if gate_layout is not None or is_one_of(activation, GATED):
-            gated_named(activation, gate_layout)  # type: ignore[arg-type]
-            if out_features % 2:
-                raise ShapeMismatch(
-                    f"out_features is {out_features}, and activation {activation!r} takes pairs; "
-                    "pass an even number"
-                )
-        elif activation is not None:
-            activation_named(activation)
+        check_layer(out_features, activation, gate_layout)
         self.quantize_out = quantize_out
         if quantize_out is not None:
             requested_sharing(quantize_out)
