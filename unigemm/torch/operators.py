@@ -30,8 +30,8 @@ __all__ = [
     "OPERATORS",
     "default_of_scaled",
     "define",
-    "scales_of",
     "shaped",
+    "with_scales",
 ]
 
 LIBRARY = torch.library.Library("unigemm", "DEF")
@@ -72,19 +72,24 @@ _SCALES = ("scale_a", "scale_b")
 _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def _matmul(
-    a: Tensor,
-    b: Tensor,
-    c: Tensor | None = None,
-    bias: Tensor | None = None,
-    *scales: Tensor | None,
-    scale: float | None = None,
-    **options: Any,
-) -> Tensor:
-    return products.product(a, b, c, bias, **options, **scales_of(scale, *scales))
+def with_scales(multiply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what computes an operator whose scales a function takes as `unigemm.matmul` does."""
+
+    def kernel(
+        a: Tensor,
+        b: Tensor,
+        c: Tensor | None = None,
+        bias: Tensor | None = None,
+        *scales: Tensor | None,
+        scale: float | None = None,
+        **options: Any,
+    ) -> Any:
+        return multiply(a, b, c, bias, **options, **_scales_of(scale, *scales))
+
+    return kernel
 
 
-def scales_of(
+def _scales_of(
     scale: float | None, scale_a: Tensor | None = None, scale_b: Tensor | None = None
 ) -> dict[str, Any]:
     """Return the scales of an operator as `unigemm.matmul` takes them; `scale` is a number."""
@@ -105,7 +110,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "linear_gated": products.linear_gated,
     "linear_gated_preact": products.linear_gated_preact,
     "grouped_mm": grouped_product,
-    "matmul": _matmul,
+    "matmul": with_scales(products.product),
 }
 
 
@@ -185,25 +190,24 @@ def _fake_matmul(
     b: Tensor,
     c: Tensor | None = None,
     bias: Tensor | None = None,
-    scale_a: Tensor | None = None,
-    scale_b: Tensor | None = None,
-    *,
+    *scales: Tensor | None,
     scale: float | None = None,
     activation: str | None = None,
     dtype: torch.dtype | None = None,
     **options: Any,
 ) -> Tensor:
-    scaled = any(x is not None for x in (scale_a, scale_b, scale))
-    if dtype is None and scaled:
-        dtype = default_of_scaled(a)
+    dtype = dtype or default_of_scaled(a, *scales, scale)
     result = shaped(a, b, dtype)
     if c is not None or bias is not None or activation is not None:
+        scaled = any(x is not None for x in (*scales, scale))
         check_epilogue(a, result.shape, dtype, c, bias, activation, scaled=scaled)
     return result
 
 
-def default_of_scaled(a: Tensor) -> torch.dtype | None:
+def default_of_scaled(a: Tensor, *scales: Tensor | float | None) -> torch.dtype | None:
     """Return the dtype of a scaled product where none is requested; None for that of another."""
+    if all(x is None for x in scales):
+        return None
     default = scaled_default(parse_dtype(a.dtype))
     return None if default is None else getattr(torch, str(default))
 
@@ -213,16 +217,13 @@ def _fake_grouped_mm(
     mat_b: Tensor,
     offs: Tensor | None = None,
     bias: Tensor | None = None,
-    scale_a: Tensor | None = None,
-    scale_b: Tensor | None = None,
-    *,
+    *scales: Tensor | None,
     out_dtype: torch.dtype | None = None,
     **options: Any,
 ) -> Tensor:
     shape = check_grouped(mat_a, mat_b, offs, bias)
-    if out_dtype is None and not (scale_a is None and scale_b is None):
-        out_dtype = default_of_scaled(mat_a)
-    dtype = out_dtype or (torch.float32 if mat_a.dtype in FLOAT8 else mat_a.dtype)
+    dtype = out_dtype or default_of_scaled(mat_a, *scales)
+    dtype = dtype or (torch.float32 if mat_a.dtype in FLOAT8 else mat_a.dtype)
     return mat_a.new_empty(shape, dtype=dtype)
 
 

@@ -32,8 +32,8 @@ from .operators import (
     _grouped_flops,
     default_of_scaled,
     define,
-    scales_of,
     shaped,
+    with_scales,
 )
 from .products import check_epilogue, plain_product
 from .sharding import notice
@@ -98,25 +98,16 @@ def _product(
     shape = (*batch, a.shape[-2], b.shape[-1])
     named = None if gate_layout is not None else activation
     check_epilogue(a, shape, dtype, c, bias, named, scaled=True)
-    given: dict[str, Any] = {"c": c, "bias": bias, "activation": activation}
-    given["gate_layout"] = gate_layout
-    given |= {"dtype": dtype, "alpha": None if alpha == 1 else alpha}
-    given |= {"beta": None if beta == 1 else beta}
-    given["quantize_out"] = None if quantize_out is None else _block_of_result(quantize_out)
+    given: dict[str, Any] = {
+        "c": c, "bias": bias, "activation": activation, "gate_layout": gate_layout, "dtype": dtype,
+        "alpha": None if alpha == 1 else alpha, "beta": None if beta == 1 else beta,
+        "quantize_out": None if quantize_out is None else _block_of_result(quantize_out),
+    }  # fmt: skip
     options |= {name: x for name, x in given.items() if x is not None}
     return plain_product(a, b, **options)
 
 
-def _matmul(
-    a: Tensor,
-    b: Tensor,
-    c: Tensor | None = None,
-    bias: Tensor | None = None,
-    *scales: Tensor | None,
-    scale: float | None = None,
-    **options: Any,
-) -> Any:
-    return _product(a, b, c, bias, **options, **scales_of(scale, *scales))
+_matmul = with_scales(_product)
 
 
 def _grouped(*args: Any, quantize_out: str, **options: Any) -> Any:
@@ -156,9 +147,8 @@ def _fake_matmul(
     b: Tensor,
     c: Tensor | None = None,
     bias: Tensor | None = None,
-    scale_a: Tensor | None = None,
-    scale_b: Tensor | None = None,
-    *,
+    *scales: Tensor | None,
+    scale: float | None = None,
     quantize_out: str | None = None,
     activation: str | None = None,
     gate_layout: str | None = None,
@@ -167,8 +157,8 @@ def _fake_matmul(
 ) -> Any:
     if quantize_out is not None:
         dtype = _of_result(dtype, a)
-    elif dtype is None and not (scale_a is scale_b is options.get("scale") is None):
-        dtype = default_of_scaled(a)
+    else:
+        dtype = dtype or default_of_scaled(a, *scales, scale)
     d = shaped(a, b, dtype)
     named = None if gate_layout is not None else activation
     check_epilogue(a, d.shape, dtype, c, bias, named, scaled=True)
@@ -245,8 +235,7 @@ def _batched(op: Any, info: Any, in_dims: Any, *args: Any, **options: Any) -> An
 
 
 def _batched_grouped(*args: Any, **options: Any) -> Any:
-    pairs = [*batching.one_by_one(_ops.grouped_mm_quantized, *args, **options)]
-    return tuple(torch.stack(each) for each in zip(*pairs, strict=True)), (0, 0)
+    return _one_by_one(_ops.grouped_mm_quantized, *args, **options)
 
 
 def _batched_quantize(
@@ -256,7 +245,12 @@ def _batched_quantize(
     given = {"dtype": dtype, "sharing": sharing}
     if _named(sharing) != "tensor" and x.dim() > 2:
         return _ops.quantize(x.movedim(in_dims[0], 0), **given), (0, 0)
-    pairs = [*batching.one_by_one(_ops.quantize, info, in_dims, x, **given)]
+    return _one_by_one(_ops.quantize, info, in_dims, x, **given)
+
+
+def _one_by_one(*args: Any, **options: Any) -> Any:
+    """Stack the pairs that an operator returns of each of a mapped dimension."""
+    pairs = [*batching.one_by_one(*args, **options)]
     return tuple(torch.stack(each) for each in zip(*pairs, strict=True)), (0, 0)
 
 
