@@ -162,12 +162,12 @@ def on_cpu(
     scales: tuple[str, ...] = (),
     told: Told = (),
 ) -> Any:
-    """Lower a product for the CPU: a call of `unigemm.matmul`.
+    """Lower a product for the CPU: a call of `unigemm.matmul`; two results are a tuple.
 
-    `beside` are arrays of an epilogue, or scales, of the names in `scales`. Two results are a list.
+    `beside` are arrays of an epilogue, or scales, of the names in `scales`.
     """
     results = [jax.ShapeDtypeStruct(*x) for x in results_of(a, b, options, told)]
-    result: Any = results if len(results) > 1 else results[0]
+    result = _one_or_all(results)
     multiply = partial(_on_host, options, scales, told)
     names = ("a", "b", *scales)
     kept = {i: _OF_K[name] for i, name in enumerate(names) if name in _OF_K}
@@ -225,26 +225,26 @@ def _refuse_now(
         if i in pairs:
             shape[pairs[i]] = min(x.shape[pairs[i]], 2)
         small.append(np.zeros(shape, np.dtype(x.dtype)))
-    multiply(_out(small[-results:]), *small[:-results])
+    multiply(_one_or_all(small[-results:]), *small[:-results])
 
 
-def _out(results: Sequence[Any]) -> Any:
-    """Return the results of a call as its `out`: one, or a tuple."""
+def _one_or_all(results: Sequence[Any]) -> Any:
+    """Return the results of a call as it gives and takes them: one, or a tuple."""
     return results[0] if len(results) == 1 else tuple(results)
 
 
 def _returned(multiply: Callable[..., None], result: Any, *operands: Any) -> Any:
-    results = result if isinstance(result, list) else [result]
-    made = [np.empty(x.shape, x.dtype) for x in results]
-    multiply(_out(made), *map(np.asarray, operands))
-    return made if isinstance(result, list) else made[0]
+    results = result if isinstance(result, tuple) else (result,)
+    made = _one_or_all([np.empty(x.shape, x.dtype) for x in results])
+    multiply(made, *map(np.asarray, operands))
+    return made
 
 
 def _on_buffers(
     multiply: Callable[..., None], given: tuple[Result, ...], results: int, *buffers: Any
 ) -> None:
     arrays = [_array(x.data_ptr(), *each) for x, each in zip(buffers, given, strict=True)]
-    multiply(_out(arrays[-results:]), *arrays[:-results])
+    multiply(_one_or_all(arrays[-results:]), *arrays[:-results])
 
 
 def _array(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -270,11 +270,11 @@ def on_cuda(
             "jax-tvm-ffi (Python 3.11 or newer, JAX 0.7.2 or newer)"
         )
     results = [jax.ShapeDtypeStruct(*x) for x in results_of(a, b, options, told)]
-    result: Any = results if len(results) > 1 else results[0]
+    result = _one_or_all(results)
     if 0 in results[0].shape or a.shape[-1] == 0:
         nothing = [jnp.zeros(results[0].shape, results[0].dtype)]
         nothing += [jnp.full(x.shape, LEAST_SCALE, x.dtype) for x in results[1:]]
-        return nothing if len(results) > 1 else nothing[0]
+        return _one_or_all(nothing)
     _register("gpu")
     layouts = tuple(map(layout_of, (a, b, *results)))
     arrays = tuple(zip(scales, map(layout_of, beside), strict=True))
@@ -287,7 +287,7 @@ def on_cuda(
     scratch = jax.ShapeDtypeStruct((call.workspace,), jnp.uint8)
     made = (*results, scratch)
     found = jax.ffi.ffi_call(_TARGET, made)(a, b, *beside, key=np.int64(call.key))
-    return list(found[:-1]) if len(results) > 1 else found[0]
+    return _one_or_all(found[:-1])
 
 
 def layout_of(x: Any) -> Layout:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import activations
-from ..activations import of_library
+from ..activations import GATED, of_library
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..support.arguments import is_one_of, number, shown
 from . import calls
@@ -20,7 +20,6 @@ from .types import FLOAT8
 
 __all__ = ["ACTIVATIONS", "Requested", "in_parts", "laid_out", "requested_of"]
 
-GATED = activations.GATED
 _OWN: dict[str, Callable[[Any], Any]] = {
     "relu": jax.nn.relu,
     "relu2": lambda x: jnp.square(jax.nn.relu(x)),
@@ -100,9 +99,9 @@ def requested_of(
     activation, layout = told["activation"], told["gate_layout"]
     if activation is not None:
         if not is_one_of(activation, (*ACTIVATIONS, *GATED)):
-            known = ", ".join((*ACTIVATIONS, *GATED))
             raise UnsupportedProblem(
-                f"activation {shown(activation)} is not known; use one of {known}"
+                f"activation {shown(activation)} is not known; use one of "
+                f"{', '.join((*ACTIVATIONS, *GATED))}"
             )
         found["activation"] = activation
     if is_one_of(activation, GATED):
@@ -166,4 +165,4 @@ def _gated(x: Any, activation: str, layout: str) -> Any:
         gate, other = x[..., ::2], x[..., 1::2]
     else:
         gate, other = jnp.split(x, 2, -1)
-    return ACTIVATIONS[activations.GATED[activation].__name__](gate) * other
+    return ACTIVATIONS[GATED[activation].__name__](gate) * other

@@ -144,7 +144,7 @@ def matmul(
         deterministic=bool(deterministic),
         batch_invariant=bool(batch_invariant),
         backend=backend,
-        quantize_out=quantize_out if quantize_out is None else _hashable(quantize_out),
+        quantize_out=_hashable(quantize_out),
     )
     rows = a if a.ndim > 1 else a[None, :]
     columns = b if b.ndim > 1 else b[:, None]
@@ -177,6 +177,7 @@ def matmul(
 
 
 def _hashable(quantize_out: Any) -> Any:
+    """Return what is requested of a result as an option that primitives take."""
     return tuple(quantize_out) if isinstance(quantize_out, list) else quantize_out
 
 
@@ -312,8 +313,12 @@ def _plain(a: Any, b: Any, *, options: calls.Options) -> Any:
 def _with_scales(
     *operands: Any, options: calls.Options, scales: tuple[str, ...], told: calls.Told
 ) -> Any:
+    return _bind_with_scales(*operands, options=options, scales=scales, told=told)
+
+
+def _bind_with_scales(*operands: Any, options: calls.Options, **more: Any) -> Any:
     primitive = SCALED if options.quantize_out is None else QUANTIZED
-    return primitive.bind(*operands, options=options, scales=scales, told=told)
+    return primitive.bind(*operands, options=options, **more)
 
 
 def _in_parts(requested: epilogues.Requested, *operands: Any) -> Any:
@@ -396,10 +401,10 @@ def _batched(operands: Any, dims: Any, **options: Any) -> tuple[Any, Any]:
             x = jnp.moveaxis(x, dim, 0)
             x = x.reshape(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:])
         stacks.append(x)
-    if options["options"].quantize_out is not None:
-        return QUANTIZED.bind(*stacks, **options), (0, 0)
-    primitive = SCALED if "scales" in options else PRODUCT
-    return primitive.bind(*stacks, **options), 0
+    if "scales" not in options:
+        return PRODUCT.bind(*stacks, **options), 0
+    both = options["options"].quantize_out is not None
+    return _bind_with_scales(*stacks, **options), (0, 0) if both else 0
 
 
 def _no_gradient(*operands: Any, **options: Any) -> Any:

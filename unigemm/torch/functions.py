@@ -127,7 +127,7 @@ def matmul(
     if "alpha" in factors:
         scaled = any(options.get(name) is not None for name in ("scale_a", "scale_b"))
         products.check_floating(a, scaled=scaled)
-    if options.get("quantize_out") is not None and min(a.dim(), b.dim()) < 2:
+    if quantize_out is not None and min(a.dim(), b.dim()) < 2:
         raise _no_rows(a, b)
     if not a.dim() or not b.dim():
         raise ShapeMismatch("a product needs at least vectors and one operand is a number; use *")
