@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bounds", "Requested", "bounds_of"]
 
-_ELEMENTS = 1 << 20  # that are checked, so many rows
+_ELEMENTS = 1 << 20  # of a result that are checked at most, in whole rows; two rows always are
 _EXACT_BYTES = 4  # of a result: for shorter ones kernels may use quick functions
 _WRAPS = float(1 << 31)  # sums of int8
 _PLAIN = Epilogue((Step("sums"),), 0)

@@ -125,7 +125,7 @@ class GroupedCheck:
 
     Attributes
     ----------
-    asked
+    requested
         What is computed of each group.
     device
         Where the arrays are.
@@ -135,7 +135,7 @@ class GroupedCheck:
         Where the groups end.
     """
 
-    asked: Requested
+    requested: Requested
     device: Device
     inputs: Arrays
     ends: Ends
@@ -153,7 +153,7 @@ class GroupedCheck:
                 for name, s in x.scaling.items()
             ]
             bounds = bounds_of(
-                self.asked, self.device, x.a[part.a], x.b[part.b], arrays, scales,
+                self.requested, self.device, x.a[part.a], x.b[part.b], arrays, scales,
                 share=min(len(parts), _MOST_GROUPS),
             )  # fmt: skip
             found.append((part, bounds))
@@ -169,7 +169,7 @@ class GroupedCheck:
         for part, bounds in own:
             results = {name: shapes.part(y, name, part) for name, y in x.results.items()}
             worst = max(worst, bounds.ratio(self.device, results))
-        no_zeros = ("amax_out", "bias_grad_out", *((SCALES,) if self.asked.sharing else ()))
+        no_zeros = ("amax_out", "bias_grad_out", *((SCALES,) if self.requested.sharing else ()))
         for place in self._rest():
             for name, y in x.results.items():
                 if name not in no_zeros:

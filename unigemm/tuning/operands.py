@@ -22,12 +22,13 @@ from ..planning.plan import Plan
 from ..problem.canonical import MAX_ALIGNMENT, gated_shape, result_shape
 from ..problem.dtypes import EXACT, DType
 from ..problem.problem import Problem
-from ..problem.quantization import BLOCK, scales_shape, sharing_of_result
+from ..problem.quantization import scales_shape, sharing_of_result
 from ..runtime.fusion import Fusion, fusion_for
 from ..runtime.grouped import requested_form
 from ..runtime.quantized_results import SCALES
 from ..runtime.request import PREFIX, Request
 from ..runtime.scale_arguments import scales_of
+from ..runtime.words import QUANTIZED
 from ..support.arguments import number
 from ..support.forks import cached_property
 from .expected import Bounds, Requested, bounds_of
@@ -132,7 +133,7 @@ class Check:
 
     Attributes
     ----------
-    asked
+    requested
         What is computed.
     device
         Where the arrays are.
@@ -140,7 +141,7 @@ class Check:
         The arrays that are multiplied and read; no call writes to them.
     """
 
-    asked: Requested
+    requested: Requested
     device: Device
     inputs: Arrays
 
@@ -151,7 +152,7 @@ class Check:
         scales = [
             number(s, name) if isinstance(s, numbers.Number) else s for name, s in x.scaling.items()
         ]
-        return bounds_of(self.asked, self.device, x.a, x.b, x.arguments, scales)
+        return bounds_of(self.requested, self.device, x.a, x.b, x.arguments, scales)
 
     def __call__(self, x: Arrays) -> float:
         """Return the largest error of results relative to its bound."""
@@ -159,12 +160,12 @@ class Check:
 
 
 def check_of(
-    asked: Requested, device: Device, inputs: Arrays, ends: Ends | None
+    requested: Requested, device: Device, inputs: Arrays, ends: Ends | None
 ) -> Callable[[Arrays], float]:
     """Return what says how far results are from right, of groups if they have ends."""
-    return (
-        Check(asked, device, inputs) if ends is None else GroupedCheck(asked, device, inputs, ends)
-    )
+    if ends is None:
+        return Check(requested, device, inputs)
+    return GroupedCheck(requested, device, inputs, ends)
 
 
 def requested_of(
@@ -189,14 +190,14 @@ def requested_of(
     of_blocks = scales is not None and scales.of_blocks
     sharing = sharing_of_result(problem)
     between = problem.d.dtype if problem.quantized_rows else DType.FLOAT32
-    asked = Requested(None, (), (), dtypes, problem.precision, of_blocks, sharing, between)
+    requested = Requested(None, (), (), dtypes, problem.precision, of_blocks, sharing, between)
     if fusion is None:
-        return asked
+        return requested
     dtypes |= {name: x.dtype for name, x in zip(fusion.names, fusion.layouts, strict=True)}
     numbers = tuple(number(given[name], name) for name in fusion.numbers)
     in_kernel = fusion.epilogue.quantized  # whose scales come last
     names = fusion.names[:-1] if in_kernel else fusion.names
-    return replace(asked, epilogue=fusion.epilogue, names=names, numbers=numbers, dtypes=dtypes)
+    return replace(requested, epilogue=fusion.epilogue, names=names, numbers=numbers, dtypes=dtypes)
 
 
 def result_type(problem: Problem) -> DType:
@@ -209,7 +210,7 @@ def quantized_options(problem: Problem) -> dict[str, Any]:
     sharing = sharing_of_result(problem)
     if sharing is None:
         return {}
-    return {"quantize_out": "row" if sharing == "row" else (1, BLOCK)}
+    return {"quantize_out": QUANTIZED[sharing]}
 
 
 @dataclass(frozen=True)
@@ -269,8 +270,8 @@ class Call:
 
         count = rotation(size, device.l2_bytes)
         sets = [first, *(self._random(device, groups) for _ in range(count - 1))]
-        asked = requested_of(self.plan, self.fusion, self.a.dtype, self.arguments)
-        return Operands(sets, fresh, check_of(asked, device, inputs, self.ends))
+        requested = requested_of(self.plan, self.fusion, self.a.dtype, self.arguments)
+        return Operands(sets, fresh, check_of(requested, device, inputs, self.ends))
 
     def _random(self, device: Device, groups: Mapping[str, Any]) -> Arrays:
         """Make random arrays to multiply and read, and memory for the results."""

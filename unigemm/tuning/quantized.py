@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..problem.dtypes import DType
-from ..problem.epilogue import BLOCK
-from ..problem.quantization import LARGEST, LEAST_SCALE, Sharing
+from ..problem.quantization import BLOCK, LARGEST, LEAST_SCALE, Sharing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +50,7 @@ def quantized_bounds(
 
 
 def spread(scales: np.ndarray, columns: int) -> np.ndarray:
-    """Return the scale of each element of rows of so many columns."""
+    """Return the scale of each element of rows of `columns` elements."""
     import numpy as np
 
     if scales.shape[-1] == 1:
