@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from ..arrays.operands import Operand, compact_strides, output_dtype, parse_dtype
@@ -143,35 +144,27 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
     """Return the canonical product of a call whose layouts are known."""
     form = options.form
     whole = intermediate(a.dtype, d, options.quantize_out) if options.behind else d
+    state: Callable[..., Gemm]
     if form is not None and form.groups is not None:
-        gemm = grouped(
-            a,
-            b,
-            whole,
-            form,
-            precision=options.precision,
-            deterministic=bool(options.deterministic),
-            scaled=options.scaled,
-            scales=options.blocks,
-            granularity=options.granularity,
-            epilogue=options.epilogue,
-            beside=options.beside,
-        )
+        state = partial(grouped, form=form)
     else:
-        gemm = canonical(
-            a,
-            b,
-            whole,
-            precision=options.precision,
-            deterministic=bool(options.deterministic),
-            scaled=options.scaled,
+        state = partial(
+            canonical,
             batch_invariant=bool(options.batch_invariant),
-            scales=options.blocks,
-            granularity=options.granularity,
-            epilogue=options.epilogue,
-            beside=options.beside,
             converted=options.converted,
         )
+    gemm = state(
+        a,
+        b,
+        whole,
+        precision=options.precision,
+        deterministic=bool(options.deterministic),
+        scaled=options.scaled,
+        scales=options.blocks,
+        granularity=options.granularity,
+        epilogue=options.epilogue,
+        beside=options.beside,
+    )
     if options.behind:
         rounded = {"quantized_rows": d.dtype, "quantized_by": options.quantize_out}
         gemm = replace(gemm, problem=replace(gemm.problem, **rounded))
