@@ -201,11 +201,7 @@ def check_options(options: Options) -> None:
         raise UnsupportedProblem(
             f"precision {shown(options.precision)} is not known; use one of {', '.join(PRECISIONS)}"
         )
-    if not _is_known(options.backend):
-        raise BackendUnavailable(
-            f"there is no backend {shown(options.backend)}; use auto or one of "
-            f"{', '.join(backend_names())}"
-        )
+    _refuse_unknown(options.backend)
     if options.casting is not None and not is_one_of(options.casting, CASTINGS):
         raise UnsupportedProblem(
             f"casting {shown(options.casting)} is not known; use one of {', '.join(CASTINGS)}"
@@ -237,17 +233,18 @@ def with_named_backend(options: Options) -> Options:
     if options.backend != "auto" or options.plan is not None:
         return options
     name = env.backend()
-    if not _is_known(name):
-        raise BackendUnavailable(
-            f"UNIGEMM_BACKEND: there is no backend {name!r}; use auto or one of "
-            f"{', '.join(backend_names())}"
-        )
+    _refuse_unknown(name, "UNIGEMM_BACKEND: ")
     return replace(options, backend=name)
 
 
-def _is_known(name: object) -> bool:
-    """Whether `backend=` may be a name; one of unigemm's own is told without a search."""
-    return is_one_of(name, ("auto", *BUILTIN)) or is_one_of(name, backend_names())
+def _refuse_unknown(name: object, source: str = "") -> None:
+    """Refuse what no backend is called; one of unigemm's own is told without a search."""
+    if is_one_of(name, ("auto", *BUILTIN)) or is_one_of(name, backend_names()):
+        return
+    raise BackendUnavailable(
+        f"{source}there is no backend {shown(name)}; use auto or one of "
+        f"{', '.join(backend_names())}"
+    )
 
 
 def refuse_of_groups(a: Operand | Layout, options: Options) -> None:
