@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ..arrays.array_spec import ArraySpec
-from ..arrays.libraries import library_of
 from ..arrays.library import Library
 from ..arrays.operands import compact_strides, parse_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
@@ -17,7 +16,7 @@ from ..support.arguments import shown
 from .bound import Copy
 from .instead import Replaced, strided, views_of
 from .request import Request
-from .result_type import complex_type, conjugated, described_complex_type, plain
+from .result_type import complex_type, conjugated, described, described_complex_type, plain
 
 __all__ = ["real_call", "real_description", "refuse_options"]
 
@@ -202,7 +201,7 @@ def real_description(request: Request) -> Request:
     UnigemmError
         See `unigemm.plan`.
     """
-    named = {name: _described(x, name) for name, x in request.arrays().items()}
+    named = {name: described(plain(x), name) for name, x in request.arrays().items()}
     dtype = described_complex_type(request, named["a"], named["b"])
     refuse_options(request)
     shape = _shape(named)
@@ -223,10 +222,6 @@ def real_description(request: Request) -> Request:
     alignment = d.alignment if form.form.made is None else 16
     moved["out"] = _spec(form.form.d, d.dtype, alignment)
     return request._replace(**moved, dtype=None, casting=None)
-
-
-def _described(x: Any, name: str) -> Layout:
-    return x.layout if isinstance(x, ArraySpec) else library_of(x, name).layout(plain(x), name)
 
 
 def _spec(own: View, dtype: DType, alignment: int) -> ArraySpec:

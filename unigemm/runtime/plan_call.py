@@ -36,7 +36,7 @@ from .quantized_results import (
     with_second_pass,
 )
 from .request import Request
-from .result_type import plain
+from .result_type import described, plain
 from .scale_arguments import scales_of
 
 __all__ = ["plan_call", "plan_request"]
@@ -70,14 +70,14 @@ def plan_request(
     place, here = _complex_target(request, target), target is None
     if place is not None:
         request, target = real_description(request), place
-    form = requested_form(request, _described)
+    form = requested_form(request, described)
     scales = scales_of(
-        request.scales(), _described, lambda name: _described(getattr(request, name), name), form
+        request.scales(), described, lambda name: described(getattr(request, name), name), form
     )
     options = Options.of(request, scales, form, scaled=scaled)
     check_options(options)
     if request.quantize_out is not None:
-        own = _described(_whole(request).a, "a").dtype
+        own = described(_whole(request).a, "a").dtype
         options = with_quantized_results(options, own, request.results)
         request = request._replace(out=next(iter(request.results), None))
     arguments = request.arguments() | request.given(scales.fused)
@@ -94,7 +94,7 @@ def _plain_product(request: Request) -> Request:
     named = {n: plain(x) for n, x in request.arrays().items() if n in ("a", "b", *TERMS)}
     if not has_complex_terms(request, named):
         return request
-    layouts = {n: _described(x, n) for n, x in named.items()}
+    layouts = {n: described(x, n) for n, x in named.items()}
     complexes = any(layouts[n].dtype in COMPLEX for n in "ab")
     return without_terms(request, layouts) if complexes else request
 
@@ -108,7 +108,7 @@ def _complex_target(request: Request, target: str | Target | None) -> Target | N
     libraries = {n: library_of(x, n) for n, x in named.items() if n not in specs}
     hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
     seen = {n: x.dtype.kind == "c" for n, x in hosts.items() if x is not None}
-    seen |= {n: _described(plain(x), n).dtype in COMPLEX for n, x in named.items() if n not in seen}
+    seen |= {n: described(plain(x), n).dtype in COMPLEX for n, x in named.items() if n not in seen}
     if not any(seen.values()):
         return None
     place = _target_for(target, named, hosts)
@@ -120,10 +120,6 @@ def _whole(request: Request) -> Request:
     given = {name: getattr(request, name) for name in ("a", "b", "offsets", "rows")}
     given = {n: x for n, x in given.items() if x is not None and not isinstance(x, ArraySpec)}
     return request._replace(**{name: as_array(x, name) for name, x in given.items()})
-
-
-def _described(x: Any, name: str) -> Layout:
-    return x.layout if isinstance(x, ArraySpec) else library_of(x, name).layout(x, name)
 
 
 def plan_call(
@@ -173,7 +169,7 @@ def plan_call(
     hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
     place = _target_for(target, named, hosts)
     if place.is_gpu or given:
-        seen = {n: _described(x, n) for n, x in named.items()}
+        seen = {n: described(x, n) for n, x in named.items()}
         may = all(library.promotes for library in libraries.values())
         options = with_conversion(seen, options, fused=bool(given), promotes=may)
         copies = may and place.is_gpu
@@ -191,7 +187,7 @@ def plan_call(
         if product is not None:
             with blaming(requested, options):
                 return _plan_on_host(product, place, options, usable=usable, keep=keep)
-    layouts = {n: _described(x, n) for n, x in named.items()}
+    layouts = {n: described(x, n) for n, x in named.items()}
     if options.blocks:
         scales_of = options.blocks[0].dtype
         layouts = {n: replace(x, dtype=elements_of(x.dtype, scales_of)) for n, x in layouts.items()}
@@ -215,7 +211,7 @@ def _with_epilogue(
     options: Options, given: Mapping[str, Any], named: Mapping[str, Any], *, on_host: bool
 ) -> Options:
     """Return the options of a call with an epilogue; an `ArraySpec` stands for any array."""
-    layouts = {name: _described(x, name) for name, x in named.items()}
+    layouts = {name: described(x, name) for name, x in named.items()}
     out = layouts.get("out")
     in_place = "c" in given and given["c"] is named.get("out")
     quantized = None
@@ -226,7 +222,7 @@ def _with_epilogue(
     fusion = fusion_for(
         given,
         (read_as(layouts["a"], options), read_as(layouts["b"], options), out),
-        _described,
+        described,
         options.dtype,
         in_place,
         on_host=on_host,

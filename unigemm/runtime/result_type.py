@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..arrays.array_spec import ArraySpec
-from ..arrays.libraries import host_view
+from ..arrays.libraries import host_view, library_of
 from ..arrays.library import Library
 from ..arrays.operands import (
     HOST,
@@ -30,6 +30,7 @@ from .scale_arguments import NO_SCALES
 __all__ = [
     "complex_type",
     "conjugated",
+    "described",
     "described_complex_type",
     "described_type",
     "device_of",
@@ -43,6 +44,11 @@ __all__ = [
 def device_of(library: Library, x: object, name: str) -> Device:
     """Return the device of an array, also of one in host memory that no kernel reads."""
     return HOST if host_view(library, x, name) is not None else library.seen(x, name).device
+
+
+def described(x: Any, name: str) -> Layout:
+    """Return the layout of an array, or of one that an `ArraySpec` describes."""
+    return x.layout if isinstance(x, ArraySpec) else library_of(x, name).layout(x, name)
 
 
 def shared_device(devices: Mapping[str, Device]) -> Device:
