@@ -181,7 +181,7 @@ def views_by(module: Any) -> Views:
 
     def turn(to: Any, turned: Any, x: Any) -> None:
         to[...] = x
-        # Not negative: NumPy 2.4's reads neighbours where x has steps of 16 or 64 bytes.
+        # numpy.negative of 2.4 reads neighbours where x has steps of 16 or 64 bytes.
         module.multiply(x.imag, -1, out=turned.real)
         turned.imag[...] = x.real
 

@@ -30,7 +30,7 @@ def library(kind: type, name: str) -> Library:
     Raises
     ------
     LibraryMismatch
-        A subclass with rules of its own, or a version of PyTorch that cannot be requested modes.
+        A subclass with rules of its own, or a version of PyTorch that does not tell its modes.
     """
     refuse_type(kind, name)
     return _library()

@@ -222,7 +222,7 @@ def comparison(tensors: Sequence[Any]) -> Callable[..., bool] | None:
     Python takes: types, dispatch keys, dtypes, devices, extents, strides, and whether they require
     gradients. Views that stand for other numbers, names, transforms and modes show by those keys.
 
-    Tensors without storage or strides would end the process: request both first.
+    Tensors without storage or strides would end the process: check for both first.
     """
     return _guard(tensors) if _is_guarded() else None
 

@@ -77,7 +77,7 @@ class Target:
         """Whether this is a CUDA device."""
         return self.arch != "cpu"
 
-    @cached_property  # requested many times in each plan
+    @cached_property  # read many times for each plan
     def capability(self) -> tuple[int, int]:
         """Compute capability, (9, 0) for ``"sm_90a"``."""
         digits = self.arch[3:].rstrip("af")

@@ -4,7 +4,7 @@ Each index is in one of four groups: of the stack (both operands and the result 
 (`a` and the result), of columns (`b` and the result), or summed. Indices of one group that step
 through memory together become one dimension. Rows and columns beyond one dimension each become
 dimensions of the stack, along which the operand that lacks them does not move. So two things alone
-request a copy: a sum over several dimensions, and a stack that would take many launches.
+need a copy: a sum over several dimensions, and a stack that would take many launches.
 """
 
 from __future__ import annotations

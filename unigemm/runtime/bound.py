@@ -129,8 +129,8 @@ class Instead(NamedTuple):
         Whether kernels convert the operands as they read them while a graph is captured that would
         not keep the copies. Else the call is refused then.
     finish
-        Of a plain product makes the call's result. It takes the array for that, the product, which
-        may be the same, and the call's arrays, `out` being the third, and numbers.
+        Makes the call's result of a plain product. It takes the array of the result, that of the
+        product, which may be the same, and the call's arrays, `out` being the third, and numbers.
     """
 
     bound: Bound

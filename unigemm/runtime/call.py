@@ -28,7 +28,7 @@ __all__ = ["call", "compute", "if_known", "opened", "run", "whole"]
 
 
 def call(request: Request) -> Any:
-    """Compute what a request requests, and return `out` or new arrays; see `compute`."""
+    """Compute the product of a request, and return `out` or new arrays; see `compute`."""
     return compute(*request.parts)
 
 
@@ -54,7 +54,7 @@ def if_known(
     operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None = None,
     stream: Any = None, way: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None,
 ) -> Any:  # fmt: skip
-    """Compute what a request requests; None if it is not of a known kind, or needs a closer look.
+    """Compute the product of a request; None if its kind is not known, or needs a closer look.
 
     Parameters
     ----------

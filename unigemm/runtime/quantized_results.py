@@ -2,7 +2,7 @@
 
 Scales of 128 neighbours are written by the kernel that multiplies. A row's is not known before the
 row is, which several tiles have: the product goes into the workspace, and a second pass rounds it.
-So it is on GPUs where a gated activation makes one column of two, as no tile has 128 such.
+On GPUs a second pass rounds gated results, too: no tile has 128 of their columns.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def scales_of_result(given: Operand | None, d: Layout, options: Options) -> Layo
 
 
 def leaves_scales(options: Options) -> bool:
-    """Whether a kernel writes no scales where no group is, of which all results are to be zeros."""
+    """Whether scales are zeroed first: kernels write none where no group is, and rest is zeros."""
     groups = None if options.form is None else options.form.groups
     zeros = groups is not None and groups.along != "k" and groups.rest == "zeros"
     return zeros and options.quantize_out is not None and not options.behind

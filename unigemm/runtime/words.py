@@ -140,7 +140,7 @@ def request_of(
 ) -> Request:
     """Return the request of a product in words; options as in `unigemm.plan`.
 
-    Those of scales are words of `SCALES`, and of `QUANTIZED`.
+    `scale_a` and `scale_b` are words of `SCALES`, and `quantize_out` is one of `QUANTIZED`.
 
     Raises
     ------
