@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 from unigemm.planning.config import Config
+from unigemm.planning.target import Target
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.epilogue import Epilogue
 from unigemm.problem.groups import Groups
@@ -23,6 +24,7 @@ __all__ = [
     "specialisation",
     "too_many",
     "unsupported_blocks",
+    "unsupported_memory",
     "unsupported_parameter",
     "unsupported_sizes",
 ]
@@ -82,6 +84,16 @@ def unsupported_parameter(config: Config, unused: Collection[str]) -> str | None
         if value != Config.__dataclass_fields__[name].default:
             return f"{name} is {value}, and such kernels have no {name}"
     return None
+
+
+def unsupported_memory(smem_bytes: int, target: Target) -> str | None:
+    """Say that a CTA has less shared memory than a kernel needs; None where it has as much."""
+    if smem_bytes <= target.smem_per_block:
+        return None
+    return (
+        f"{smem_bytes} bytes of shared memory exceed the "
+        f"{target.smem_per_block} of a CTA on {target.arch}"
+    )
 
 
 def too_many(extents: Extents, config: Config, sums_bytes: int) -> str | None:

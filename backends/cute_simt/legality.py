@@ -15,7 +15,7 @@ from unigemm.problem.problem import Extents, Problem
 from ..common.device_limits import MAX_CLUSTER
 from ..common.epilogue import in_halves, unsupported_epilogue
 from ..common.groups import unsupported_groups
-from ..common.kernel_key import unsupported_blocks, unsupported_parameter
+from ..common.kernel_key import unsupported_blocks, unsupported_memory, unsupported_parameter
 from ..common.workspace import LINE_BYTES
 from .fusion import unsupported_fusion
 from .geometry_gemv import (
@@ -100,8 +100,8 @@ def unsupported_reason(
 ) -> str | None:
     """Say why a configuration cannot run on the target; None when it can.
 
-    Problem and extents are as the kernel sees them; without extents it has
-    to run whatever they are.
+    Problem and extents are as the kernel sees them; without extents it has to run
+    whatever they are.
     """
     reason = None if extents is None else _unsupported_numbers(problem, extents, config)
     reason = reason or (
@@ -116,7 +116,7 @@ def unsupported_reason(
         return reason
     if config.schedule in (DOT, AXPY):
         unsupported = unsupported_dot if config.schedule == DOT else unsupported_axpy
-        return unsupported(problem, config) or _unsupported_memory(
+        return unsupported(problem, config) or unsupported_memory(
             few_rows_smem_bytes(problem, config), target
         )
     return (
@@ -238,17 +238,7 @@ def _unsupported_pipeline(problem: Problem, config: Config, target: Target) -> s
         steps = {x.line if b.k_major else x.position for x in copy_schedule(b, copy_threads)}
         if any(step % 2 for step in steps):
             return "a thread copies neighbouring columns of B, and those of a pair lie apart"
-    return _unsupported_memory(smem_of(problem, config, a, b), target)
-
-
-def _unsupported_memory(smem_bytes: int, target: Target) -> str | None:
-    """Say that a CTA has less shared memory; None where it has as much."""
-    if smem_bytes <= target.smem_per_block:
-        return None
-    return (
-        f"{smem_bytes} bytes of shared memory exceed the "
-        f"{target.smem_per_block} of a CTA on {target.arch}"
-    )
+    return unsupported_memory(smem_of(problem, config, a, b), target)
 
 
 # -- schedules -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ..common.epilogue import (
     unsupported_epilogue,
 )
 from ..common.groups import unsupported_groups
-from ..common.kernel_key import unsupported_parameter
+from ..common.kernel_key import unsupported_memory, unsupported_parameter
 from .geometry import (
     BLOCK,
     COLUMNS,
@@ -179,8 +179,4 @@ def _unsupported_memory(config: Config, geo: Geometry, target: Target) -> str | 
         return f"sums and scales take more than the {COLUMNS} columns of tensor memory"
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
-    if geo.smem_bytes > target.smem_per_block:
-        return (
-            f"{geo.smem_bytes} bytes of shared memory exceed the {target.smem_per_block} of a CTA"
-        )
-    return None
+    return unsupported_memory(geo.smem_bytes, target)

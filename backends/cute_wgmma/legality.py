@@ -13,7 +13,7 @@ from unigemm.problem.problem import Extents, Problem
 from ..common.device_limits import MAX_CLUSTER
 from ..common.epilogue import unsupported_config_epilogue, unsupported_epilogue
 from ..common.groups import unsupported_groups
-from ..common.kernel_key import unsupported_blocks, unsupported_parameter
+from ..common.kernel_key import unsupported_blocks, unsupported_memory, unsupported_parameter
 from .geometry import BARRIER_BYTES, WARPGROUP, Geometry, derived, fits_registers, groups_of
 from .geometry_operands import FEW_ROWS, MMA_M, SWIZZLE_BYTES, in_panels
 
@@ -176,7 +176,4 @@ def _unsupported_pipeline(config: Config, geo: Geometry, target: Target) -> str 
     # other pass would mistake the k_tile that it got last for the next, still in flight.
     if config.stages % slices:
         return f"{config.stages} stages are not equally many for each of {slices} slices of K"
-    used = geo.smem_bytes
-    if used > target.smem_per_block:
-        return f"{used} bytes of shared memory exceed the {target.smem_per_block} of a CTA"
-    return None
+    return unsupported_memory(geo.smem_bytes, target)
