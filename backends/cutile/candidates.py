@@ -43,8 +43,7 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
     raster = Raster("m", _GROUP.get(target.capability[0], 8))
     found = []
     ways = [(problem, False)]
-    copied = problem.groups is None and target.capability[0] == 9
-    if copied and unsupported_copies(problem, target) is None:
+    if target.capability[0] == 9 and unsupported_copies(problem, target) is None:
         ways.append((k_major(problem), True))
     for read, repacked in ways:
         for shape in shapes(read, target):
@@ -138,8 +137,7 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
             narrow = tile.tile[1] <= NARROW < tile.tile[0]
             if swap_ab and (tile.repacked or not (wide or narrow)):
                 continue
-            parts = tile.schedule == "plain" and problem.groups is None
-            for split_k in (1, 2) if parts else (1,):
+            for split_k in (1, 2) if tile.schedule == "plain" else (1,):
                 config = replace(tile, split_k=split_k, swap_ab=swap_ab)
                 if unsupported_reason(own, config, target) is None:
                     yield config

@@ -221,8 +221,6 @@ def _unsupported_schedule(problem: Problem, config: Config) -> str | None:
         return f"a {config.schedule} kernel has K whole"
     if problem.groups is not None and (config.schedule == "tail" or config.split_k > 1):
         return "a tile of a group has K whole: name another schedule"
-    if problem.groups is not None and config.repacked:
-        return "operands of groups are read where they lie"
     if varies(problem, config.schedule):
         return f"where a {config.schedule} kernel cuts K depends on M; name another schedule"
     return None
@@ -257,6 +255,8 @@ def varies(problem: Problem, schedule: str) -> bool:
 
 def unsupported_copies(problem: Problem, target: Target) -> str | None:
     """Say why no tile has its operands copied first, whatever the sizes; None where some may."""
+    if problem.groups is not None:
+        return "operands of groups are read where they lie"
     if problem.a.dtype is not DType.FLOAT32:
         return "operands are copied first in TF32 only: others are read as they lie, or not taken"
     if problem.a.major == problem.b.major == "k":
