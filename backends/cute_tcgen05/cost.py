@@ -15,7 +15,7 @@ from unigemm.problem.block_scales import TILE_BYTES, blocked_count, blocks_of
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.cost_model import Usage
-from ..common.epilogue import epilogue_us
+from ..common.epilogue import epilogue_us, scales_each_column
 from ..common.groups import even, stack_of, tiles_along
 from ..common.launches import Array, Launches
 from ..common.workspace import bytes_moved, packed_bytes, workspace_bytes
@@ -77,10 +77,10 @@ def usage(
     copied = repacked_bytes(problem, extents)
     mma = ROWS * x.tile_n * x.tile_k / (target.tensor_rate(problem.a.dtype) * clock)
     if is_promoted(problem):  # the store warps multiply and add while the next k_tile is summed
-        each = 2.0 if geometry(problem, tiles[0]).slot_bytes else 1.0
+        each = 2.0 if scales_each_column(problem) else 1.0
         each /= 2 if target.capability[0] == 10 else 1  # two are one instruction there
         mma = np.maximum(mma, each * ROWS * x.tile_n / (128.0 * clock))
-        buffers = buffers * 0 + 1  # and store no tile meanwhile
+        buffers = np.ones_like(buffers)  # and store no tile meanwhile
     stored = used * out * store / (32.0 * clock)  # while the next tile is summed, if that is longer
     none = np.zeros(x.size)
     return Usage(

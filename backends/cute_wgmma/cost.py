@@ -66,8 +66,8 @@ def usage(
     whole = workspace_bytes(problem, extents, 2) // 2
     sums = 4.0 * rows * x.tile_n
     gbs, moved = target.dram_gbs * 1e3, bytes_moved(problem, extents)
-    l2_us = 1.0 * ctas * k_tiles * read * per_k / (64.0 * sms * clock)
-    missed = missed_bytes(problem, l2_us * 64.0 * sms * clock, moved)
+    every_read = 1.0 * ctas * k_tiles * read * per_k
+    missed = missed_bytes(problem, every_read, moved)
     # Groups have many waves: the SMs count that clusters leave without work.
     working = np.full(x.size, sms) if problem.groups is None else at_once[cluster]
     longer = _promotion(problem, m, n, x)
@@ -81,7 +81,7 @@ def usage(
         smem_us=(rows + rows / MMA_M * x.tile_n) * per_k / (128.0 * clock) * longer,
         steps=1.0 / x.slice_k,
         zero_rows=x.tile_m - used_m + x.tile_n - used_n,
-        l2_us=l2_us * longer,
+        l2_us=every_read / (64.0 * sms * clock) * longer,
         dram_us=(moved + missed) / gbs,
         store_us=used_m * used_n * out * (1 + direct) / (32.0 * clock),
         fused_us=epilogue_us(problem, used_m * used_n * (x.split_k == 1) / x.cluster_k, clock),

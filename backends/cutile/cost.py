@@ -68,9 +68,9 @@ def usage(
     sums = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) / 2), 0)
     sums = sums + tail * places * x.tile_m * x.tile_n * problem.accumulator.itemsize
     none = np.zeros(x.size)
-    l2_us = 1.0 * count * x.split_k * k_tiles * (used_m + used_n) * per_k / (64.0 * sms * clock)
+    read = 1.0 * count * x.split_k * k_tiles * (used_m + used_n) * per_k
     moved = extents.bytes_moved(problem)
-    missed = missed_bytes(problem, l2_us * 64.0 * sms * clock, moved)
+    missed = missed_bytes(problem, read, moved)
     sliced = _SLICED_US * (problem.groups is not None and target.capability >= (9, 0))
     return Usage(
         ctas=count * x.split_k * of_tile,
@@ -82,7 +82,7 @@ def usage(
         smem_us=(x.tile_m / of_tile + x.tile_n) * per_k / (128.0 * clock),
         steps=none + 1.0,
         zero_rows=(x.tile_m - used_m + x.tile_n - used_n) * (major >= 9),
-        l2_us=l2_us,
+        l2_us=read / (64.0 * sms * clock),
         dram_us=(moved + missed) / gbs,
         store_us=used_m * used_n / of_tile * out * (1 + direct) / (32.0 * clock),
         fused_us=sliced
