@@ -34,7 +34,7 @@ class Usage(NamedTuple):
         Of an SM, for one k_tile of one CTA: multiply-adds, other instructions that are issued
         beside them, and reads and writes of shared memory, each at the full rate.
     steps
-        Of a k_tile, that wait for one another: its latency is so many times the coefficient.
+        Of a k_tile, that wait for one another: its latency is their number times the coefficient.
     zero_rows
         Rows and columns of a tile that lie beyond matrices smaller than it, where TMA fills them
         with zeros: that takes longer than to read.

@@ -215,7 +215,7 @@ def estimate_all(
 
 
 def rounded(us: Array) -> Array:
-    """Return times with so many binary digits as are compared."""
+    """Return times rounded to the `_BITS` binary digits that are compared."""
     digits, exponent = np.frexp(us)
     kept: Array = np.ldexp(np.round(digits * (1 << _BITS)), exponent - _BITS)
     return kept

@@ -47,7 +47,7 @@ from .work_split import scratch_bytes, split_remainders
 __all__ = ["MODEL", "base_configs", "scratch"]
 
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64, 128, 256, 512)  # parts of K
-_DENSE = 8  # all up to so many are among these
+_DENSE = 8  # parts of K: all numbers up to this one are among those
 _MOST_FILLING = 3  # CTAs of an SM for which parts are made to measure
 _MOST_PIECES = 5  # of a tile that CTAs of stream-K add
 _LEAST_SHARE = 16  # k_tiles of a CTA in stream-K

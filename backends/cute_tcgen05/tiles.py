@@ -28,7 +28,7 @@ _WAYS = (
 
 
 def tiles(size: int, units: dict[int, int]) -> Iterator[Config]:
-    """Yield the tiles of elements of so many bytes, with the least stages.
+    """Yield the tiles of elements of `size` bytes, with the least stages.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ class _Catalogue(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _ways(itemsize: int) -> Launches:
-    """Return the tiles for elements of so many bytes, with every way to share the k_tiles."""
+    """Return the tiles for elements of `itemsize` bytes, with every way to share the k_tiles."""
     own = tiles(itemsize)
     base, cluster_k, slice_k = [], [], []
     for place, tile in enumerate(own):
@@ -136,7 +136,7 @@ def is_offered_transposed(problem: Problem, extents: Extents | None = None) -> b
 
 def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) -> Offer:
     every = _catalogue(problem, target)
-    asked, extents = extents, even(problem, extents)
+    requested, extents = extents, even(problem, extents)
     x, m, n = every.launches, extents.m, extents.n
     # Tiles of few rows have all of them; of wider ones than D those that no narrower one replaces.
     rows = min(m, MMA_M)
@@ -172,7 +172,7 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     raster_n = m * x.tile_n[index] < n * x.tile_m[index]
     stages = np.where(split_k > 1, every.added_stages[index], x.stages[index])
     launches = x.take(index, split_k=split_k, raster_n=raster_n * 1, stages=stages)
-    return Offer(problem, asked, swap_ab, every.tiles, launches)
+    return Offer(problem, requested, swap_ab, every.tiles, launches)
 
 
 def _fits_groups(problem: Problem, x: Launches) -> Array:

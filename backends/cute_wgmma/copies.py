@@ -25,7 +25,7 @@ def scratch_bytes(problem: Problem, extents: Extents, config: Config) -> int:
 
 
 def copied_operands(problem: Problem, tile_m: int) -> int:
-    """Return how many operands are copied for tiles of so many rows."""
+    """Return how many operands are copied for tiles of `tile_m` rows."""
     return len(_copied(problem, tile_m))
 
 
@@ -63,7 +63,7 @@ class _Copy(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _copied(problem: Problem, tile_m: int) -> tuple[_Copy, ...]:
-    """Return the operands that are copied for tiles of so many rows."""
+    """Return the operands that are copied for tiles of `tile_m` rows."""
     return tuple(
         _Copy(
             name,

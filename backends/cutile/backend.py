@@ -17,9 +17,7 @@ from unigemm.problem.problem import Extents, Problem
 from ..common.code_sources import code_sources, sources_missing
 from ..common.compile_elsewhere import compile_elsewhere
 from ..common.kernel_backend import KernelBackend
-from ..common.kernel_key import (
-    unsupported_sizes,
-)
+from ..common.kernel_key import unsupported_sizes
 from . import launch_arguments as arguments
 from . import toolchain
 from .candidates import MODEL
