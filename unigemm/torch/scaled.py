@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..arrays.operands import parse_dtype
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from ..problem.quantization import check_quantized, requested_sharing
+from ..problem.quantization import BLOCK, check_quantized, requested_sharing
 from ..support.arguments import shown
 from .arguments import LayerOptions, layer_options, tensors
 from .grouped_products import check_grouped
@@ -49,7 +49,6 @@ _RECIPES = (
     "BlockWise128x128",
 )
 _TAKEN = ("TensorWise", "RowWise", "BlockWise1x128", "BlockWise128x128")
-_BLOCK = 128
 _PADDED = 4  # to a multiple of this cuBLAS wants the blocks of K rounded up
 
 
@@ -396,12 +395,12 @@ def _laid_out(name: str, scale: Tensor, recipe: str, lines: Any, k: Any) -> Tens
         if shape not in (whole, whole[::-1], (lines,)):
             raise _other(name, shape, recipe, str(whole))
         return scale.reshape(whole)
-    blocks = -(-k // _BLOCK)
+    blocks = -(-k // BLOCK)
     if recipe == "BlockWise1x128":
         if shape != (lines, blocks):
             raise _other(name, shape, recipe, str((lines, blocks)))
         return scale if of_a else scale.t()
-    of_lines, padded = -(-lines // _BLOCK), -(-blocks // _PADDED) * _PADDED
+    of_lines, padded = -(-lines // BLOCK), -(-blocks // _PADDED) * _PADDED
     if shape not in ((blocks, of_lines), (padded, of_lines)):
         raise _other(name, shape, recipe, f"{(blocks, of_lines)} or {(padded, of_lines)}")
     scale = scale[:blocks]

@@ -11,6 +11,7 @@ from ..arrays.array_spec import ArraySpec
 from ..errors import ShapeMismatch
 from ..problem.dtypes import numpy_dtype
 from ..problem.grouped import Form, Rest
+from ..problem.quantization import BLOCK
 from ..runtime.grouped import ENDS, checking
 from ..runtime.quantized_results import SCALES
 from ..runtime.request import Request
@@ -18,7 +19,6 @@ from ..support.arguments import number
 from ..support.forks import cached_property
 from .expected import Bounds, Requested, bounds_of
 from .measure import Device
-from .measure_device import BLOCK
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ..problem.dtypes import DType
 from ..problem.problem import Precision
+from ..problem.quantization import BLOCK
 
 __all__ = ["AHEAD_CLOCKS", "EXPONENTS", "UNLIKELY_INTEGERS", "Call", "Device", "scaled"]
 
@@ -18,7 +19,6 @@ AHEAD_CLOCKS = 300_000
 UNLIKELY_INTEGERS = {DType.INT8: -77, DType.INT32: -(2**31)}
 #: The bytes of random scales in float8_e8m0fnu, 2**-7 to 2**7: the first, and behind the last.
 EXPONENTS = (120, 135)
-BLOCK = 128  # elements of K, and lines, that share a scale
 
 
 class Device(Protocol):
