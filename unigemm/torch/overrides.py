@@ -329,7 +329,7 @@ def _override(device: str) -> torch.library.Library:
     """Put unigemm in the place of a device's kernels, until the library is destroyed."""
     library = torch.library.Library("aten", "IMPL")
     key = _DEVICES[device]
-    # All of them first: a kernel that is overridden cannot be requested any more.
+    # All are read first: PyTorch gives no kernel that is overridden.
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     ours = {name: x for name, x in _OVERRIDES.items() if x[0] or _is_there(name, key)}
     own = {name: torch.library.get_kernel(f"aten::{name}", key) for name in ours}
