@@ -29,7 +29,7 @@ __all__ = ["SUFFIXES", "is_archive", "read_archive", "write_archive"]
 
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip knows
-_TOTAL_LIMIT = 4 << 30  # bytes of all files: as many as a cache holds unless told otherwise
+_TOTAL_LIMIT = 4 << 30  # bytes of all files, the default limit of a cache
 # Kernels unpack to a few times the bytes of their archive; a much larger ratio is an attack.
 _RATIO_LIMIT, _RATIO_FREE = 200, 64 << 20
 _MEMBER_LIMIT = 200_000
@@ -139,10 +139,10 @@ def read_archive(
         with open(path, "rb", opener=_open_plain) as raw:
             limit = min(_TOTAL_LIMIT, _RATIO_FREE + _RATIO_LIMIT * os.fstat(raw.fileno()).st_size)
             awaited: dict[tuple[str, str], set[str]] = {}
-            for place, name, _ in _files(path, raw, limit):
-                names = awaited.setdefault(place, set())
+            for entry, name, _ in _files(path, raw, limit):
+                names = awaited.setdefault(entry, set())
                 if name in names:
-                    raise _refusal(path, f"{'/'.join(place)}/{name}", "is there twice")
+                    raise _refusal(path, f"{'/'.join(entry)}/{name}", "is there twice")
                 names.add(name)
             yield from _entries(path, _files(path, raw, limit), awaited, only)
     except CacheError:
@@ -180,8 +180,8 @@ def _entries(
     except Exception as error:
         if not given:
             raise
-        for place in [place for place, names in awaited.items() if names]:
-            row = _row(path, place)
+        for own in [own for own, names in awaited.items() if names]:
+            row = _row(path, own)
             yield row, Flaw(row.path, f"cannot be read ({_said(error)})")
 
 
@@ -194,24 +194,24 @@ def _met(
     held: dict[tuple[str, str], dict[str, bytes]] = {}
     flaws: dict[tuple[str, str], Flaw] = {}
     waiting = 0
-    for place, name, member in files:
+    for entry, name, member in files:
         if only in (None, name):
             try:
-                held.setdefault(place, {})[name] = member.read()
+                held.setdefault(entry, {})[name] = member.read()
                 waiting += member.size
             except Exception as error:  # of one member: the next may be sound
-                flaws[place] = Flaw(_row(path, place).path, f"lacks {name} ({_said(error)})")
+                flaws[entry] = Flaw(_row(path, entry).path, f"lacks {name} ({_said(error)})")
         if waiting > _HELD_LIMIT:
             raise _refusal(path, member.name, "lies too far from the other files of its kernel")
-        awaited[place].remove(name)
-        if not awaited[place]:
-            found = held.pop(place, {})
+        awaited[entry].remove(name)
+        if not awaited[entry]:
+            found = held.pop(entry, {})
             waiting -= sum(map(len, found.values()))
-            yield _row(path, place), flaws.pop(place, found)
+            yield _row(path, entry), flaws.pop(entry, found)
 
 
-def _row(path: Path, place: tuple[str, str]) -> Row:
-    backend, digest = place
+def _row(path: Path, entry: tuple[str, str]) -> Row:
+    backend, digest = entry
     return Row(backend, digest, path / backend / digest[:2] / digest)
 
 
@@ -230,10 +230,10 @@ def _files(path: Path, raw: BinaryIO, limit: int) -> Iterator[tuple[tuple[str, s
             )
         if not parts or member.kind == "folder" or parts[0] in OWN_FOLDERS:
             continue
-        place = entry_parts(parts[:-1])
-        if place is None:
+        entry = entry_parts(parts[:-1])
+        if entry is None:
             raise _refusal(path, member.name, "is no file of a cache entry")
-        yield place, parts[-1], member
+        yield entry, parts[-1], member
 
 
 def _refusal(path: Path, name: str, reason: str) -> CacheError:

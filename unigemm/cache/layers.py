@@ -430,9 +430,9 @@ class Cache:
 
     def _keep_temporarily(self, meta: Meta, artifact: Artifact) -> Entry:
         failures = []
-        for place in (None, _MEMORY):
+        for parent in (None, _MEMORY):
             try:
-                folder = self._temporary_folder(place)
+                folder = self._temporary_folder(parent)
                 folder.publish(meta, artifact.files)
             except OSError as error:
                 failures.append(str(error))
@@ -444,10 +444,10 @@ class Cache:
             "folder that can be written"
         )
 
-    def _temporary_folder(self, place: str | None) -> Folder:
+    def _temporary_folder(self, parent: str | None) -> Folder:
         import tempfile
 
-        name = place or tempfile.gettempdir()
+        name = parent or tempfile.gettempdir()
         with self._guard:
             if name not in self._temporary:
                 folder = Folder(kept_folder(name), "temporary", self.folder.owners)

@@ -123,7 +123,7 @@ class Meta:
 
 @dataclass(frozen=True)
 class Row:
-    """The place of an entry, whose files have not been read."""
+    """Where an entry lies, whose files have not been read."""
 
     backend: str
     digest: str

@@ -122,7 +122,7 @@ def work_folder() -> Iterator[Path]:
     Raises
     ------
     CompilationError
-        There is no place for one.
+        No folder can be made.
     """
     try:
         os.getcwd()

@@ -123,20 +123,20 @@ def machine() -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
-def kept_folder(place: str | None = None) -> Path:
+def kept_folder(parent: str | None = None) -> Path:
     """Return a new private folder (0700) that lives as long as the process.
 
     Parameters
     ----------
-    place
+    parent
         The folder to make it in; the system's for temporary files if None.
 
     Raises
     ------
     OSError
-        It cannot be made, or other users may rename what lies in `place`.
+        It cannot be made, or other users may rename what lies in `parent`.
     """
-    held = _new_folder(place)
+    held = _new_folder(parent)
     atexit.register(held.remove)
     return held.path
 
@@ -157,25 +157,25 @@ def scratch_folder() -> Iterator[Path]:
         held.remove()
 
 
-def _new_folder(place: str | None) -> Held:
-    place = place or tempfile.gettempdir()
+def _new_folder(parent: str | None) -> Held:
+    parent = parent or tempfile.gettempdir()
     # Who may rename the folder can put another one in its place while code passes through it.
-    reason = parents_flaw(Path(place) / _PREFIX, own_or_root())
+    reason = parents_flaw(Path(parent) / _PREFIX, own_or_root())
     if reason is not None:
-        raise Untrusted(Path(place) / f"{_PREFIX}*", reason)
-    _sweep(place)
+        raise Untrusted(Path(parent) / f"{_PREFIX}*", reason)
+    _sweep(parent)
     while True:
-        held = hold(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place)))
+        held = hold(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)))
         if held is not None:
             return held
 
 
 @cache  # once a process
-def _sweep(place: str) -> None:
+def _sweep(parent: str) -> None:
     with suppress(OSError):
-        for name in os.listdir(place):
+        for name in os.listdir(parent):
             if _NAME.fullmatch(name):
-                remove_if_dead(Path(place) / name)
+                remove_if_dead(Path(parent) / name)
 
 
 @contextmanager

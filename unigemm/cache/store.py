@@ -80,7 +80,7 @@ class Folder:
     homeless: bool = False
 
     def row(self, backend: str, digest: str) -> Row:
-        """Return the place of an entry, whether there is one or not.
+        """Return where an entry lies, whether there is one or not.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class Folder:
             return 0.0
 
     def scan(self, unread: dict[Path, str] | None = None) -> Iterator[Row]:
-        """Yield everything at the places of entries, damaged or not, in the order of names.
+        """Yield everything at the paths of entries, damaged or not, in the order of names.
 
         Parameters
         ----------
@@ -215,12 +215,12 @@ class Folder:
         """
         mark = f"{_token()}.bad"
         name = "-".join(path.relative_to(self.path).parts)
-        for place in (QUARANTINE, None):
+        for folder in (QUARANTINE, None):
             try:
                 target = (
                     path.with_name(f".{path.name}.{mark}")
-                    if place is None
-                    else self._own(place) / f"{name}.{mark}"
+                    if folder is None
+                    else self._own(folder) / f"{name}.{mark}"
                 )
                 os.replace(path, target)
             except OSError:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 __all__ = ["Untrusted", "own", "own_or_root", "parents_flaw", "read_trusted", "status_flaw"]
 
-_LINKS = 40  # as many as Linux follows
+_LINKS = 40  # the number that Linux follows
 # O_NONBLOCK: opening a FIFO that someone planted must not wait for a writer.
 _READ = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 

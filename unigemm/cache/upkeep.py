@@ -381,10 +381,10 @@ def _chosen(
         for start in starts:
             if not start or not any(digest.startswith(start) for digest in found):
                 raise CacheError(f"no kernel {start!r} matches; `unigemm cache ls` lists them")
-        found = {digest: place for digest, place in found.items() if digest.startswith(starts)}
+        found = {digest: each for digest, each in found.items() if digest.startswith(starts)}
     if not found:
         raise CacheError("no kernel matches, so there is nothing to export; compile some first")
-    return sorted(found.values(), key=lambda place: (place[1].backend, place[1].digest))
+    return sorted(found.values(), key=lambda each: (each[1].backend, each[1].digest))
 
 
 def _ensure(folder: Folder, meta: Meta, files: Mapping[str, bytes]) -> bool:
@@ -420,9 +420,9 @@ def _source(
         for row in folder.scan(unread):
             empty = False
             yield row, partial(_described_alone, folder, row) if only else partial(folder.read, row)
-        for place, reason in unread.items():
+        for unreadable, reason in unread.items():
             empty = False
-            yield Row("", "", place), partial(_raise, Flaw(place, reason))
+            yield Row("", "", unreadable), partial(_raise, Flaw(unreadable, reason))
     else:
         for row, files in read_archive(path, only):
             empty = False

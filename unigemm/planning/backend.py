@@ -43,8 +43,8 @@ class Backend(ABC):
         It compiles kernels for GPUs, and the cache keeps them. Any other runs on the CPU.
     batch_invariant
         It keeps the promise of that name: with the same problem class, configuration, N and K the
-        order of a row's sums depends on nothing else, neither on M, the batch, the row's index nor
-        the raster.
+        order in which a row is added up depends on nothing else, neither on M, the batch, the row's
+        index nor the raster.
     takes_scales, takes_fine_scales, takes_epilogues, takes_groups, takes_conversions
         It multiplies by scales, of tensors and of blocks of K; by scales of 128 elements of K; it
         computes epilogues; and groups; it converts operands where it reads them. Such problems are

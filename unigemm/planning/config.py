@@ -77,7 +77,8 @@ class Config:
     occupancy
         CTAs that an SM is to hold at once, where the compiler can be told; else 0.
     split_k
-        Parts that K is cut into. Their sums are added in a fixed order, through the workspace.
+        Parts that K is cut into. Their partial sums are added in a fixed order, through the
+        workspace.
     swap_ab
         Whether the kernel computes D' = B' A'. Its M is then the product's N, and the tile and the
         cluster are those of D'.

@@ -5,9 +5,9 @@ Sources:
 - Shared memory and lanes of an SM: CUDA C++ Programming Guide, technical specifications and
   arithmetic throughput by compute capability.
 - SMs, level-2 cache, boost clocks and bandwidth: the maker's data sheets and architecture papers.
-- Tensor cores: the dense TFLOP/s of the same papers for 16-bit inputs and float32 sums. GeForce
-  cards do half of what workstations do; those of sm_120 are listed with the full rate, because the
-  coefficients of sm_120 were chosen for that.
+- Tensor cores: the dense TFLOP/s of the same papers for 16-bit inputs and float32 accumulators.
+  GeForce cards do half of what workstations do; those of sm_120 are listed with the full rate,
+  because the coefficients of sm_120 were chosen for that.
 - Jetson T5000: SMs and L2 as the driver tells them (NVIDIA's developer forum, thread 356355), clock
   and memory from the module's data sheet. Its 2070 TFLOP/s of sparse FP4 make 4096 16-bit
   multiply-adds per SM and clock. float64 lanes are assumed to be those of sm_103.

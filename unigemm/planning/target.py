@@ -53,7 +53,8 @@ class Target:
     fp32_lanes, fp64_lanes
         Fused multiply-adds that one SM starts per clock, outside the tensor cores.
     tensor_flops
-        Dense 16-bit multiply-adds with float32 sums that the tensor cores of one SM do per clock.
+        Dense 16-bit multiply-adds with float32 accumulators that the tensor cores of one SM do per
+        clock.
     calibration
         What `unigemm.calibrate` measured on this device; None for a named one. It is no part of
         what makes targets equal, nor of their JSON.

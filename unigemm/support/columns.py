@@ -50,7 +50,7 @@ def folded(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | 
     headings
         One text for each column.
     rows
-        The cells, as many as headings in each row.
+        The cells, one for each heading.
     width
         Width of the terminal in characters; None for no limit.
     """

@@ -268,7 +268,7 @@ def _cache_folder(text: str, complain: Complain) -> Path | None:
 
 
 def _users_cache_folder(complain: Complain) -> Path | None:
-    """Return the place of the platform for this user's caches."""
+    """Return the platform's folder for this user's caches."""
     import platformdirs
 
     home = os.environ.get("HOME")

@@ -156,13 +156,13 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
     size = np.abs(x)
     found = x + x * _ratio(_P0, _Q0, np.minimum(x * x, _NEAR**2))
-    places = np.flatnonzero(~(size < _NEAR))
-    if places.size:
-        far = size[places]
+    indices = np.flatnonzero(~(size < _NEAR))
+    if indices.size:
+        far = size[indices]
         tail = 1 - _tail(far)
         middle = np.flatnonzero(far < _MIDDLE)
         tail[middle] = _AT_ONE + _ratio(_P1, _Q1, far[middle] - 1)
-        found[places] = np.copysign(tail, x[places])
+        found[indices] = np.copysign(tail, x[indices])
     return found
 
 
@@ -172,15 +172,15 @@ def _erfc(x: np.ndarray) -> np.ndarray:
     size = np.abs(x)
     part = x * _ratio(_P0, _Q0, np.minimum(x * x, _NEAR**2))
     found = np.where(x < 0.25, 1 - (x + part), 0.5 - ((x - 0.5) + part))
-    places = np.flatnonzero(~(size < _NEAR))
-    if places.size:
-        far, below = size[places], x[places] < 0
+    indices = np.flatnonzero(~(size < _NEAR))
+    if indices.size:
+        far, below = size[indices], x[indices] < 0
         tail = _tail(far)
         tail = np.where(below, 2 - tail, tail)
         middle = np.flatnonzero(far < _MIDDLE)
         near_one = _ratio(_P1, _Q1, far[middle] - 1)
         tail[middle] = np.where(below[middle], 1 + (_AT_ONE + near_one), (1 - _AT_ONE) - near_one)
-        found[places] = tail
+        found[indices] = tail
     return found
 
 
