@@ -19,7 +19,7 @@ from unigemm.planning.select import plan_gemm
 from unigemm.planning.target import Target
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
-from unigemm.problem.epilogue import Beside, Epilogue, Step
+from unigemm.problem.epilogue import Auxiliary, Epilogue, Step
 from unigemm.problem.groups import Groups
 from unigemm.problem.matrix import MatrixType
 from unigemm.problem.problem import Extents, Precision, Problem
@@ -174,15 +174,15 @@ class Arrays:
         case, groups = self.case, self.case.groups
         m, n, k = case.extents
         count = len(case.sizes)
-        epilogue, beside = None, ()
+        epilogue, aux = None, ()
         if case.fused:
             kind = numpy_dtype(self.out).itemsize
-            arrays = (Beside(MatrixType(self.out, "n", kind), "n"),)
-            epilogue, beside = Epilogue(BIASED, 4, arrays), ((0, 1, n, 0),)
+            arrays = (Auxiliary(MatrixType(self.out, "n", kind), "n"),)
+            epilogue, aux = Epilogue(BIASED, 4, arrays), ((0, 1, n, 0),)
         if case.fused == "stored":
-            stored = (Beside(MatrixType(DType.FLOAT32, "n", 4), "mn"),)
+            stored = (Auxiliary(MatrixType(DType.FLOAT32, "n", 4), "mn"),)
             epilogue = replace(epilogue, stores=(0,), stored=stored)
-            beside = (*beside, (n, 1, 0, 0))
+            aux = (*aux, (n, 1, 0, 0))
         problem = Problem(
             kind_of(self.a, case.dtype, "m", "k"),
             kind_of(self.b, case.dtype, "k", "n"),
@@ -195,7 +195,7 @@ class Arrays:
         extents = Extents(m, n, k, count) if groups.stacked else Extents(m, n, k, 1, count)
         return Gemm(
             problem, extents, False, (count, 1), *map(steps_of, (self.a, self.b, self.d)),
-            beside_strides=beside,
+            aux_strides=aux,
         )  # fmt: skip
 
     @property

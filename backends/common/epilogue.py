@@ -52,7 +52,7 @@ def unsupported_epilogue(
         )
     if epilogue.quantized and epilogue.gate:
         return f"both columns of {BLOCK} pairs are in no tile; take {_BY_ROWS}"
-    kinds = [x.matrix.dtype for x in epilogue.beside]
+    kinds = [x.matrix.dtype for x in epilogue.aux]
     for dtype in (problem.d.dtype, *kinds):
         if dtype in FLOAT8 and target.capability < float8_from:
             return (

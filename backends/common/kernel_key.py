@@ -17,7 +17,7 @@ from unigemm.problem.scales import PER_TENSOR, Scales
 
 __all__ = [
     "INT32_MAX",
-    "oriented_beside",
+    "oriented_aux",
     "oriented_scales",
     "oriented_strides",
     "out_of_bounds",
@@ -202,10 +202,10 @@ def oriented_scales(gemm: Gemm, config: Config) -> tuple[Steps, ...]:
     return strides[::-1] if config.swap_ab else strides
 
 
-def oriented_beside(gemm: Gemm, config: Config) -> list[int]:
+def oriented_aux(gemm: Gemm, config: Config) -> list[int]:
     """Return the strides of the epilogue's arrays as the kernel sees them, one after the other."""
     found: list[int] = []
-    for row, column, inner, outer in gemm.beside_strides:
+    for row, column, inner, outer in gemm.aux_strides:
         first, second = (column, row) if config.swap_ab else (row, column)
         found += (first, second, inner, outer)
     return found

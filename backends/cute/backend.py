@@ -21,7 +21,7 @@ from ..common.code_sources import code_sources, sources_missing
 from ..common.compile_elsewhere import compile_elsewhere
 from ..common.kernel_backend import KernelBackend
 from ..common.kernel_key import (
-    oriented_beside,
+    oriented_aux,
     oriented_scales,
     oriented_strides,
     unsupported_sizes,
@@ -125,7 +125,7 @@ class CuteBackend(KernelBackend):
         fixed = (
             extents.m, extents.n, extents.k, *gemm.batch, *strides,
             plan.split_k, int(config.raster.order == "n"), config.raster.group,
-            *self.arguments(plan), *scale_strides, *oriented_beside(gemm, config),
+            *self.arguments(plan), *scale_strides, *oriented_aux(gemm, config),
         )  # fmt: skip
         of_operands = 2 if plan.problem.scaled or plan.problem.blocks else 0  # of A and of B
         of_groups = 3 if plan.problem.scaled and plan.problem.groups else 0  # steps, offsets

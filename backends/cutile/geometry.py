@@ -28,7 +28,7 @@ __all__ = [
     "TRANSPOSE_TILE",
     "Features",
     "Part",
-    "cleared_beside",
+    "cleared_aux",
     "columns_of",
     "copied_bytes",
     "cut_by_groups",
@@ -134,12 +134,12 @@ def kernel_problem(problem: Problem) -> Problem:
 
 
 def physical_lines(matrix: MatrixType) -> Literal["m", "n"]:
-    """Return the index that the lines of an array beside D are numbered by: rows, or columns."""
+    """Return the index that the lines of an auxiliary array are numbered by: rows, or columns."""
     return "n" if matrix.major == "m" else "m"
 
 
 class Part(NamedTuple):
-    """An array beside D as a kernel takes it; `half` is which half of N it has, or None for all."""
+    """An auxiliary array as a kernel takes it; `half`: which half of N it has, None for all."""
 
     array: int
     half: int | None = None
@@ -148,7 +148,7 @@ class Part(NamedTuple):
 def parts_of(epilogue: Epilogue) -> tuple[Part, ...]:
     """Return the arrays that a kernel takes: with a gate in halves, those along N by halves."""
     found: list[Part] = []
-    for i, x in enumerate(epilogue.beside):
+    for i, x in enumerate(epilogue.aux):
         if epilogue.halves and "n" in x.along:
             found += [Part(i, 0), Part(i, 1)]
         else:
@@ -156,7 +156,7 @@ def parts_of(epilogue: Epilogue) -> tuple[Part, ...]:
     return tuple(found)
 
 
-def cleared_beside(problem: Problem) -> tuple[int, ...]:
+def cleared_aux(problem: Problem) -> tuple[int, ...]:
     """Return which arrays of an epilogue are results that have zeros where no group is, as D has.
 
     Those are the results of the shape of the sums.
@@ -165,7 +165,7 @@ def cleared_beside(problem: Problem) -> tuple[int, ...]:
     if epilogue is None or groups is None or groups.rest != "zeros":
         return ()
     stored = range(len(epilogue.arrays), len(epilogue.arrays) + len(epilogue.stored))
-    return tuple(i for i in stored if epilogue.beside[i].along == "mn")
+    return tuple(i for i in stored if epilogue.aux[i].along == "mn")
 
 
 def entries_of(problem: Problem, extents: Extents, config: Config) -> int:

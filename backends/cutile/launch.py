@@ -183,7 +183,7 @@ def launcher(
 
     if epilogue is None and not groups:
         return launch
-    arrays = 0 if epilogue is None else len(epilogue.beside)
+    arrays = 0 if epilogue is None else len(epilogue.aux)
     largest = epilogue is not None and epilogue.largest is not None
     first = 3 if scaled else 0
     unused, behind = (0,) * (MOST_ARRAYS - arrays), first + arrays
@@ -194,8 +194,8 @@ def launcher(
         at = int(more[behind]) if largest else 0
         scales = _of_scales(more) if scaled else (0,) * 5
         numbers = map(_float_bits, more[behind + largest :])
-        beside = (*map(int, more[first:behind]), *unused)
-        run((a, b, d, workspace, *scales, at, *beside, *numbers), stream)
+        aux = (*map(int, more[first:behind]), *unused)
+        run((a, b, d, workspace, *scales, at, *aux, *numbers), stream)
 
     if not groups:
         return launch_fused
@@ -209,9 +209,9 @@ def launcher(
         steps = tuple(map(int, (own.pop(-2), own.pop()))) if scaled else (0, 0)
         scales = _of_scales(own, [groups if step else 1 for step in steps]) if scaled else (0,) * 5
         at = int(own[behind]) if largest else 0
-        beside = (*map(int, own[first:behind]), *unused)
+        aux = (*map(int, own[first:behind]), *unused)
         bits = (*map(_float_bits, own[behind + largest :]), *spare)
-        run((a, b, d, workspace, *scales, at, *beside, *bits, int(ends), *steps), stream)
+        run((a, b, d, workspace, *scales, at, *aux, *bits, int(ends), *steps), stream)
 
     return launch_grouped
 

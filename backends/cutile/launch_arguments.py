@@ -18,10 +18,10 @@ from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import Target
 from unigemm.problem.canonical import Gemm
-from unigemm.problem.epilogue import MOST_ARRAYS as MOST_BESIDE
+from unigemm.problem.epilogue import MOST_ARRAYS as MOST_AUX
 from unigemm.problem.problem import Extents, MatrixType, Problem
 
-from ..common.kernel_key import INT32_MAX, Steps, oriented_beside, oriented_strides
+from ..common.kernel_key import INT32_MAX, Steps, oriented_aux, oriented_strides
 from ..common.workspace import ROW_BYTES, packed_bytes, packed_row_bytes, parts_filled
 from .geometry import (
     ENTRY,
@@ -29,7 +29,7 @@ from .geometry import (
     REDUCE_TILE,
     SCHEDULE_TILE,
     TRANSPOSE_TILE,
-    cleared_beside,
+    cleared_aux,
     columns_of,
     entries_of,
     features,
@@ -65,8 +65,8 @@ CALL_ARGUMENTS = (
     "scales_b",
     "factor",
     "largest",
-    *(f"array {i}" for i in range(MOST_BESIDE)),
-    *(f"number {i}" for i in range(MOST_BESIDE)),
+    *(f"array {i}" for i in range(MOST_AUX)),
+    *(f"number {i}" for i in range(MOST_AUX)),
     "ends",
     "step_a",
     "step_b",
@@ -179,7 +179,7 @@ def calls(plan: Plan, gemm: Gemm) -> tuple[Call, ...]:
     UnsupportedProblem
         A line lies 2**31 elements or more behind the one before.
     """
-    strides = [*oriented_strides(gemm, plan.config), *_beside_strides(gemm, plan.config)]
+    strides = [*oriented_strides(gemm, plan.config), *_aux_strides(gemm, plan.config)]
     steps = [step for matrix in strides for step in matrix[2:]]
     if all(0 <= step <= INT32_MAX for step in steps):
         return _calls(plan, gemm.batch, strides, (0,) * len(strides))
@@ -221,8 +221,8 @@ def _calls(
     scales = (*_scales(problem), *_fused(problem, (m, n), batch, strides[3:], offsets[3:]), *other)
     if problem.groups is not None:
         cleared = [d] if problem.groups.rest == "zeros" else []
-        for i in cleared_beside(problem):
-            cleared.append(_beside(problem, i, None, (m, n), batch, strides[3 + i], offsets[3 + i]))
+        for i in cleared_aux(problem):
+            cleared.append(_aux(problem, i, None, (m, n), batch, strides[3 + i], offsets[3 + i]))
         return _of_groups(plan, (*a, *b, *d, *scales), cleared)
     stack = batch[0] if config.split_k == 1 else products
     order = order_of(config, ceil(m / config.tile[0]), ceil(n / config.tile[1]), stack)
@@ -349,9 +349,9 @@ def _right(
     return first, _matrix("b", problem.b, turned, own, batch, steps, offset + columns * steps[1])
 
 
-def _beside_strides(gemm: Gemm, config: Config) -> list[Steps]:
+def _aux_strides(gemm: Gemm, config: Config) -> list[Steps]:
     """Return the strides of an epilogue's arrays as the kernel sees them."""
-    flat = oriented_beside(gemm, config)
+    flat = oriented_aux(gemm, config)
     return [(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]) for i in range(0, len(flat), 4)]
 
 
@@ -365,20 +365,20 @@ def _fused(
         return ()
     found: list[Argument] = []
     for i, half in parts_of(epilogue):
-        found += _beside(problem, i, half, shape, batch, strides[i], offsets[i])
+        found += _aux(problem, i, half, shape, batch, strides[i], offsets[i])
     found += [CallArgument(f"number {i}") for i in range(epilogue.numbers)]
     if epilogue.largest is not None:
         found += [CallArgument("largest"), 1, 1]
     return tuple(found)
 
 
-def _beside(
+def _aux(
     problem: Problem, i: int, half: int | None, shape: tuple[int, int], batch: tuple[int, int],
     steps: Steps, offset: int,
 ) -> tuple[Argument, ...]:  # fmt: skip
     """Return the arguments of an array of an epilogue, or of that half of its columns."""
     assert problem.epilogue is not None
-    x = problem.epilogue.beside[i]
+    x = problem.epilogue.aux[i]
     own = shape[0], shape[1] if half is None else shape[1] // 2
     rows, columns = (
         extent if name in x.along else 1 for extent, name in zip(own, "mn", strict=True)

@@ -39,7 +39,7 @@ def unsupported_product(problem: Problem, extents: Extents, target: Target) -> s
         or unsupported_epilogue(problem, target, (9, 0))
         or unsupported_groups(problem)
         or _unsupported_lines_of_groups(problem)
-        or _unsupported_beside(problem)
+        or _unsupported_aux(problem)
         or _unsupported_halves(problem, extents)
         or _unsupported_architecture(target)
         or _unsupported_dtype(problem, target)
@@ -67,7 +67,7 @@ def _unsupported_lines_of_groups(problem: Problem) -> str | None:
 _FLOAT32_ONLY = ("erf", "ndtr", "floordiv")
 
 
-def _unsupported_beside(problem: Problem) -> str | None:
+def _unsupported_aux(problem: Problem) -> str | None:
     epilogue = problem.epilogue
     if epilogue is None:
         return None
@@ -76,7 +76,7 @@ def _unsupported_beside(problem: Problem) -> str | None:
             "its kernels do not add up bias gradients; leave bias_grad_out= out and sum the "
             "result, or use another backend"
         )
-    for x in epilogue.beside:
+    for x in epilogue.aux:
         if x.along and x.matrix.major == "strided":
             return (
                 "an array of the epilogue has no contiguous index, or runs backwards, and cuTile "

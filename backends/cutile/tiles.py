@@ -228,7 +228,7 @@ def shapes(problem: Problem, target: Target) -> tuple[Shape, ...]:
         found = tuple(replace(x, persistent=x.persistent and loops, tail=False) for x in found)
     if problem.epilogue is None:
         return found
-    if any(x.along == "mn" for x in problem.epilogue.beside):
+    if any(x.along == "mn" for x in problem.epilogue.aux):
         # Loops over tiles spill around arrays of D's size (256x256: 700 bytes).
         found = tuple(replace(x, persistent=False, tail=False) for x in found)
     if not in_place(problem):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from unigemm.arrays.numpy_arrays import viewer
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.dtypes import EXACT, FLOAT8, DType, numpy_dtype
-from unigemm.problem.epilogue import BLOCK, Beside, Epilogue, evaluate
+from unigemm.problem.epilogue import BLOCK, Auxiliary, Epilogue, evaluate
 from unigemm.problem.quantization import LARGEST, quantized
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Finish", "compute", "finisher", "operations", "rounded", "views_beside"]
+__all__ = ["Finish", "aux_views", "compute", "finisher", "operations", "rounded"]
 
 _Block = tuple[slice, slice, slice, slice]  # L1, L0, rows, columns
 _PIECE = 1 << 15  # sums of which an epilogue is computed at a time
@@ -103,14 +103,14 @@ def rounded(values: Any, dtype: DType) -> Any:
         return np.asarray(values).astype(numpy_dtype(dtype))
 
 
-def views_beside(gemm: Gemm) -> list[Callable[[int], Any]]:
+def aux_views(gemm: Gemm) -> list[Callable[[int], Any]]:
     """Return what views each of an epilogue's arrays at its address, for the shape of the sums."""
     epilogue, e, (l0, l1) = gemm.problem.epilogue, gemm.extents, gemm.batch
     assert epilogue is not None
     shape = (l1, l0, e.m, e.n)
 
     def view(
-        x: Beside, steps: tuple[int, int, int, int], *, of_scales: bool
+        x: Auxiliary, steps: tuple[int, int, int, int], *, of_scales: bool
     ) -> Callable[[int], Any]:
         down, along, step0, step1 = steps
         strides = (step1, step0, down, along)
@@ -120,8 +120,8 @@ def views_beside(gemm: Gemm) -> list[Callable[[int], Any]]:
             own = (*shape[:3], -(-columns // BLOCK))
         return viewer(own, strides, x.matrix.dtype)
 
-    first = len(epilogue.beside) - len(epilogue.scaled)
-    pairs = zip(epilogue.beside, gemm.beside_strides, strict=True)
+    first = len(epilogue.aux) - len(epilogue.scaled)
+    pairs = zip(epilogue.aux, gemm.aux_strides, strict=True)
     return [view(x, steps, of_scales=i >= first) for i, (x, steps) in enumerate(pairs)]
 
 
@@ -138,7 +138,7 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
     assert epilogue is not None
     kind = problem.arithmetic
     exact = numpy_dtype(problem.converted) if problem.converted in EXACT else None
-    views = views_beside(gemm)
+    views = aux_views(gemm)
     counts = len(epilogue.arrays), len(epilogue.arrays) + len(epilogue.stored)
     last = counts[1] + len(epilogue.totalled)
 
@@ -180,7 +180,7 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
 
         return by_pieces(finish, pair) if split else finish
 
-    kinds = {numpy_dtype(x.matrix.dtype): x.matrix.dtype for x in epilogue.beside}
+    kinds = {numpy_dtype(x.matrix.dtype): x.matrix.dtype for x in epilogue.aux}
 
     def x_dtype(x: np.ndarray) -> DType:
         return kinds[x.dtype]

@@ -46,7 +46,7 @@ class _Groups:
         self.count = gemm.batch[0]
         self.view = viewer((self.count,), (1,), groups.dtype)
         epilogue = gemm.problem.epilogue
-        self.beside = () if epilogue is None else epilogue.beside
+        self.aux = () if epilogue is None else epilogue.aux
         self.launchers: dict[int, Launcher] = {}
 
     def parts(self, address: int) -> Iterator[_Part]:
@@ -93,7 +93,7 @@ class _Groups:
             extents=Extents(sizes["m"], sizes["n"], sizes["k"]),
             swapped=False,
             batch=(1, 1),
-            beside_strides=tuple(map(alone, gemm.beside_strides)),
+            aux_strides=tuple(map(alone, gemm.aux_strides)),
             scale_strides=scales and (alone(scales[0]), alone(scales[1])),
             **operands,
         )
@@ -120,16 +120,16 @@ class _Groups:
             found.append(at * x.dtype.itemsize)
         return found
 
-    def moved_beside(self, part: _Part) -> list[int]:
+    def moved_aux(self, part: _Part) -> list[int]:
         """Return the same of the epilogue's arrays."""
         index = _INDEX[self.along].get("d")
         return [
             (steps[2] * part.group + (0 if index is None else steps[index] * part.start))
             * x.matrix.dtype.itemsize
-            for x, steps in zip(self.beside, self.gemm.beside_strides, strict=True)
+            for x, steps in zip(self.aux, self.gemm.aux_strides, strict=True)
         ]
 
-    def clear(self, d: int, beside: list[int], part: _Part) -> None:
+    def clear(self, d: int, aux: list[int], part: _Part) -> None:
         """Put zeros into D, and into other results, where no group is."""
         epilogue, e = self.gemm.problem.epilogue, self.gemm.extents
         size = part.stop - part.start
@@ -142,11 +142,11 @@ class _Groups:
         self._zero(d + self.moved("d", part), of_d, steps, self.gemm.problem.d.dtype)
         if epilogue is None:
             return
-        moves = self.moved_beside(part)
+        moves = self.moved_aux(part)
         first = len(epilogue.arrays)
         for i, x in enumerate(epilogue.stored, first):
-            steps = self.gemm.beside_strides[i][:2]
-            self._zero(beside[i] + moves[i], [sizes["m"], sizes["n"]], steps, x.matrix.dtype)
+            steps = self.gemm.aux_strides[i][:2]
+            self._zero(aux[i] + moves[i], [sizes["m"], sizes["n"]], steps, x.matrix.dtype)
 
     def _zero(self, at: int, shape: list[int], steps: tuple[int, int], dtype: Any) -> None:
         viewer((shape[0], shape[1]), steps, dtype)(at)[...] = 0
@@ -165,7 +165,7 @@ def bind_groups(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
     import numpy as np
 
     groups = _Groups(gemm, tile)
-    scaled, count = gemm.problem.scaled, len(groups.beside)
+    scaled, count = gemm.problem.scaled, len(groups.aux)
     of_blocks = 2 if gemm.problem.has_block_scales else 0
     of_scales = of_blocks + (3 if scaled else 0)
     zero = np.zeros(1, np.float64)  # an operand of groups without K: of all types
@@ -174,7 +174,7 @@ def bind_groups(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
         *more_, ends = more
         scales: list[Any] = more_[:of_scales]
         steps = (more_.pop(-2), more_.pop()) if scaled else (0, 0)
-        beside, rest = more_[of_scales : of_scales + count], more_[of_scales + count :]
+        aux, rest = more_[of_scales : of_scales + count], more_[of_scales + count :]
         if gemm.swapped:
             a, b = b, a
             scales, steps = [*scales[:2][::-1], *scales[2:]], steps[::-1]  # of blocks, or whole
@@ -194,11 +194,11 @@ def bind_groups(gemm: Gemm, tile: tuple[int, int, int]) -> Launcher:
                 for at, step in zip(scales[of_blocks:], steps, strict=False)
             ]
             own += scales[of_blocks + 2 :]
-            own += [x + move for x, move in zip(beside, groups.moved_beside(part), strict=True)]
+            own += [x + move for x, move in zip(aux, groups.moved_aux(part), strict=True)]
             at_d = d + groups.moved("d", part)
             groups.launcher(size)(at_a, at_b, at_d, workspace, stream, *own, *rest)
         if groups.groups.rest == "zeros":
             for part in groups.rest(parts):
-                groups.clear(d, beside, part)
+                groups.clear(d, aux, part)
 
     return launch

@@ -11,7 +11,7 @@ from unigemm.problem.canonical import Gemm
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.problem.epilogue import Epilogue
 
-from .epilogue import operations, views_beside
+from .epilogue import aux_views, operations
 
 __all__ = ["is_one_block", "one_block"]
 
@@ -29,7 +29,7 @@ def is_one_block(gemm: Gemm, elements: int) -> bool:
         The most elements of its operands and result together.
     """
     problem, epilogue, e = gemm.problem, gemm.problem.epilogue, gemm.extents
-    if epilogue is None or epilogue.beside != epilogue.arrays or epilogue.largest is not None:
+    if epilogue is None or epilogue.aux != epilogue.arrays or epilogue.largest is not None:
         return False
     if epilogue.gate or problem.scaled or problem.blocks or problem.d.dtype not in _FLOATS:
         return False
@@ -55,7 +55,7 @@ def one_block(gemm: Gemm) -> Launcher:
 
     view_a, view_b = viewed("a", e.m, e.k), viewed("b", e.k, e.n)
     view_d = viewed("d", e.m, e.n)
-    views = views_beside(gemm)
+    views = aux_views(gemm)
     count = len(views)
     evaluated = _evaluator(epilogue, native)
     reads_sums = epilogue.reads_sums

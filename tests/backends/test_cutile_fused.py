@@ -42,7 +42,7 @@ def bent(acc, v, s):
     return x + unigemm.epilogue.erf(x / 8), np.floor(acc * 0.25) - v
 
 
-#: Arguments of `matmul`; texts name arrays (see `beside`).
+#: Arguments of `matmul`; texts name arrays (see `aux`).
 CASES = {
     "bias, gelu_tanh": {"bias": "row", "activation": "gelu_tanh", "preact_out": "written"},
     "all": {
@@ -83,7 +83,7 @@ KINDS = {
 }
 
 
-def beside(kind, shape, dtype, rng, apart):
+def aux(kind, shape, dtype, rng, apart):
     """Return the layout and the memory of an array of an epilogue."""
     *batch, m, n = shape
     shared = (False,) * len(batch)
@@ -155,7 +155,7 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     if name == "in place":
         view(d_mem, d_lay)[...] = rng.integers(-4, 5, d_lay.shape)
     memories, layouts = {1: a_mem, 2: b_mem, 3: d_mem}, {}
-    beside_type = DType.FLOAT16 if dtype.itemsize == 1 else dtype
+    aux_type = DType.FLOAT16 if dtype.itemsize == 1 else dtype
     given = {}
     for at, (key, value) in enumerate(asked.items(), 5):
         if value == "out":
@@ -163,8 +163,8 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
         elif value == "largest":
             layouts[key], memories[at] = Layout((1,), (1,), DType.FLOAT32), np.zeros(1, np.int32)
         elif isinstance(value, str) and key not in ("activation", "gate_layout"):
-            kind = DType.FLOAT32 if value == "written" else beside_type
-            layouts[key], memories[at] = beside(value, shape, kind, rng, apart)
+            kind = DType.FLOAT32 if value == "written" else aux_type
+            layouts[key], memories[at] = aux(value, shape, kind, rng, apart)
         given[key] = (at, value)
     fusion = fusion_of(
         asked, (a_lay.shape, b_lay.shape), lambda _, key: layouts[key], name == "in place", out
@@ -184,7 +184,7 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
         precision="tf32",
         scaled=scaled,
         epilogue=fusion.epilogue,
-        beside=tuple(lays),
+        aux=tuple(lays),
     )
     target = replace(named_target(arch), sm_count=5)
     if BACKEND.unsupported_reason(whole.problem, whole.extents, named_target("sm_90a")) is not None:
@@ -208,7 +208,7 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     )
     with np.errstate(all="ignore"):
         run(
-            kernels, plan, whole, memories, scales, beside=[where[key] << 32 for key in arrays],
+            kernels, plan, whole, memories, scales, aux=[where[key] << 32 for key in arrays],
             numbers=numbers, largest=largest << 32,
         )  # fmt: skip
     kind = arithmetic(whole.problem.accumulator, out)
@@ -255,7 +255,7 @@ def test_a_launch_passes_arrays_numbers_and_the_largest_magnitude_in_their_place
         Layout((64, 64), (64, 1), DType.BFLOAT16, 16),
         scaled=scaled,
         epilogue=fusion.epilogue,
-        beside=fusion.layouts,
+        aux=fusion.layouts,
     )
     target = named_target("sm_90a")
     plan = Plan("cutile", plan_of(tile=(64, 64, 64)).config, gemm.problem, gemm.extents, target)

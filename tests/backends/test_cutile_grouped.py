@@ -131,7 +131,7 @@ class Tiles:
             assert left.pop(0) == np.float64(1).view(np.int64)
         if p.epilogue is not None:
             arrays = tuple(
-                self.array(left, x.matrix.dtype, 4, x.matrix.alignment) for x in p.epilogue.beside
+                self.array(left, x.matrix.dtype, 4, x.matrix.alignment) for x in p.epilogue.aux
             )
             fused = (arrays, (), (), program_of(p, by_lines=False), ())
         ends = self.ends(left)
@@ -166,12 +166,12 @@ def executed(case, kernels, monkeypatch, config, ends=None):
     gemm, target = x.gemm(), replace(named_target("sm_90a"), sm_count=5)
     plan = Plan("cutile", config, gemm.problem, gemm.extents, target)
     size = BACKEND.workspace_bytes(gemm.problem, gemm.extents, target, config)
-    beside = [*x.scales] * bool(case.scaled) + [x.bias] * bool(case.fused)
-    beside += [x.stored] * (case.fused == "stored")
+    aux = [*x.scales] * bool(case.scaled) + [x.bias] * bool(case.fused)
+    aux += [x.stored] * (case.fused == "stored")
     memories = dict(enumerate(map(whole, (x.a, x.b, x.d)), 1))
     memories[4] = np.full(size // 4, -(2**30), np.int32)
-    memories |= dict(enumerate([x.ends, *map(whole, beside)], 5))
-    places = [number << 32 for number in range(6, 6 + len(beside))]
+    memories |= dict(enumerate([x.ends, *map(whole, aux)], 5))
+    places = [number << 32 for number in range(6, 6 + len(aux))]
     more = [*places[:2], 1.0, *places[2:]] if case.scaled else places
     more += [int(case.scaled == "groups")] * 2 if case.scaled else []
     before = x.d.copy()

@@ -88,10 +88,10 @@ def packed(order):
     return tuple(x.packed if isinstance(x, Divisor) else x for x in order)
 
 
-def run(kernels, plan, gemm, memories, scales=(), beside=(), numbers=(), largest=0):
+def run(kernels, plan, gemm, memories, scales=(), aux=(), numbers=(), largest=0):
     """Execute a product's launches; addresses are 2**32 times the number of a memory.
 
-    An epilogue's arrays are at addresses `beside`.
+    Auxiliary arrays are at addresses `aux`.
     """
     config, problem = plan.config, plan.config.oriented(plan.problem)
     a, b = (1, 2) if gemm.swapped == config.swap_ab else (2, 1)
@@ -100,7 +100,7 @@ def run(kernels, plan, gemm, memories, scales=(), beside=(), numbers=(), largest
         at_a, at_b, factor = scales
         brought |= {"scale_a": at_a, "scale_b": at_b, "factor": factor}
         brought |= {"scales_a": int(at_a != 0), "scales_b": int(at_b != 0)}
-    brought |= {f"array {i}": at for i, at in enumerate(beside)} | {"largest": largest}
+    brought |= {f"array {i}": at for i, at in enumerate(aux)} | {"largest": largest}
     epilogue = problem.epilogue
     dtypes = {"a": problem.a.dtype, "b": problem.b.dtype, "d": problem.d.dtype}
     dtypes["workspace"] = problem.accumulator
@@ -127,7 +127,7 @@ def run(kernels, plan, gemm, memories, scales=(), beside=(), numbers=(), largest
             return ()
         arrays = []
         for i, _ in parts_of(epilogue):
-            x = epilogue.beside[i]
+            x = epilogue.aux[i]
             single = x.matrix.major == "strided"
             arrays.append(
                 array(left, 4, x.matrix.dtype, None if single else x.matrix.alignment, single)

@@ -10,7 +10,7 @@ from unigemm.backends.common.lowering import lowered
 from unigemm.backends.numpy.epilogue import operations
 from unigemm.epilogue import traced
 from unigemm.problem.dtypes import DType
-from unigemm.problem.epilogue import Beside, Epilogue, evaluate
+from unigemm.problem.epilogue import Auxiliary, Epilogue, evaluate
 from unigemm.problem.matrix import MatrixType
 
 X = np.concatenate([np.linspace(-12, 12, 4001), [-1e30, -300, 300, 1e30]]).astype(np.float32)
@@ -19,8 +19,8 @@ SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
 
 def epilogue_of(function, stored=()):
     steps, ends = traced(function, {})
-    beside = tuple(Beside(MatrixType(x, "n", 4), "mn") for x in stored)
-    return Epilogue(steps, ends[0], stores=ends[1:], stored=beside)
+    aux = tuple(Auxiliary(MatrixType(x, "n", 4), "mn") for x in stored)
+    return Epilogue(steps, ends[0], stores=ends[1:], stored=aux)
 
 
 def values(epilogue, x, error=0.0):

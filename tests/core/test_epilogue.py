@@ -25,7 +25,7 @@ from unigemm.epilogue import erf, ndtr, traced
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.fingerprint import fingerprint, known_as
 from unigemm.problem.dtypes import DType
-from unigemm.problem.epilogue import Beside, Epilogue, Step, flaw
+from unigemm.problem.epilogue import Auxiliary, Epilogue, Step, flaw
 from unigemm.problem.matrix import MatrixType
 
 
@@ -503,7 +503,7 @@ def test_a_closure_whose_value_changes_is_traced_again():
     assert unigemm.matmul(a, a, epilogue=function)[0, 0] == 7
 
 
-FULL = Beside(MatrixType(DType.FLOAT32, "n", 16), "mn")
+FULL = Auxiliary(MatrixType(DType.FLOAT32, "n", 16), "mn")
 BASE = Epilogue((Step("sums"), Step("array", (0,)), Step("add", (0, 1))), 2, (FULL,))
 
 
@@ -538,7 +538,7 @@ BASE = Epilogue((Step("sums"), Step("array", (0,)), Step("add", (0, 1))), 2, (FU
         replace(BASE, in_place=-1),
         replace(BASE, numbers=-1),
         replace(BASE, arrays=(replace(FULL, along="m"),)),
-        replace(BASE, arrays=(Beside(MatrixType(DType.COMPLEX64, "n", 8), "mn"),)),
+        replace(BASE, arrays=(Auxiliary(MatrixType(DType.COMPLEX64, "n", 8), "mn"),)),
     ],
 )
 def test_no_epilogue_that_is_none_passes(wrong):
@@ -547,7 +547,9 @@ def test_no_epilogue_that_is_none_passes(wrong):
 
 
 def test_transposed_twice_is_the_same():
-    gated = replace(BASE, gate="n", arrays=(FULL, Beside(MatrixType(DType.FLOAT32, "n", 4), "n")))
+    gated = replace(
+        BASE, gate="n", arrays=(FULL, Auxiliary(MatrixType(DType.FLOAT32, "n", 4), "n"))
+    )
     assert gated.transposed.gate == "m"
     assert gated.transposed.arrays[1].along == "m"
     assert gated.transposed.transposed == gated

@@ -97,10 +97,10 @@ def wanted_of(x, activation, layout, preact):
 def checked(kind, out, action, alpha, beta, scale, c_at, bias_at, layout, written):
     """Compute one combination, and hold all its results against the formula."""
     (activation, gate), wide = action, np.float64 if kind is np.float64 else np.float32
-    beside = kind if np.dtype(kind).itemsize > 1 else np.float32
+    aux = kind if np.dtype(kind).itemsize > 1 else np.float32
     a, b = ((RNG.integers(-2, 3, s) / (1 if kind is np.int8 else 2)).astype(kind)
             for s in ((M, K), (K, N)))  # fmt: skip
-    c, bias = added(c_at, beside), added(bias_at, beside)
+    c, bias = added(c_at, aux), added(bias_at, aux)
     asked = {name: x for name, x in (("c", c), ("bias", bias)) if x is not None}
     factors = {"alpha": alpha, "scale_d": scale} | ({} if c is None else {"beta": beta})
     asked |= {name: factor(how, wide) for name, how in factors.items() if how != "none"}
@@ -113,7 +113,7 @@ def checked(kind, out, action, alpha, beta, scale, c_at, bias_at, layout, writte
     if gate:
         asked["gate_layout"] = gate
     if activation in GRADIENTS:
-        preact = asked["preact"] = added("full", beside)
+        preact = asked["preact"] = added("full", aux)
     elif activation is not None and written:
         asked["preact_out"] = np.full((M, N), np.nan, wide)
     if written:

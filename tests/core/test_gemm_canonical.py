@@ -10,7 +10,7 @@ from reference import GUARD, Strided, cases, layouts
 
 from unigemm.errors import OverlapError, ShapeMismatch
 from unigemm.problem.canonical import Layout, broadcast_shape, canonical
-from unigemm.problem.classes import classify_beside
+from unigemm.problem.classes import classify_aux
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents
 
@@ -105,12 +105,12 @@ def test_alignment_and_majorness_are_what_they_claim(case, base):
     dtype=st.sampled_from([DType.INT8, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64]),
     base=st.sampled_from([16, 8, 4, 2, 1]),
 )
-def test_vectors_of_an_array_beside_d_are_aligned_in_every_line_and_product(
+def test_vectors_of_an_auxiliary_array_are_aligned_in_every_line_and_product(
     down, along, turned, batch, dtype, base
 ):
     strides = (along, down) if turned else (down, along)
     base = max(base, dtype.itemsize)
-    found = classify_beside(Layout((7, 5), strides, dtype, base), (7, 5), strides, batch)
+    found = classify_aux(Layout((7, 5), strides, dtype, base), (7, 5), strides, batch)
     assert found.along == "".join(name for name, step in zip("mn", strides, strict=True) if step)
     if found.matrix.major == "strided":
         assert found.matrix.alignment == dtype.itemsize

@@ -70,7 +70,7 @@ def test_out_may_share_memory_with_an_operand_on_the_host(rest):
     np.testing.assert_array_equal(a, expected)
 
 
-def beside(form, rng):
+def aux(form, rng):
     """Return bias of all groups and of each, c of D's shape and by group, as float32."""
     d, g = shapes(form, UNEVEN)[2], UNEVEN.count
     by_group = [g, 1, 1] if form in ("m", "n") else [g, d[-2], 1]
@@ -91,7 +91,7 @@ def part_of(form, x, name, g, at):
 @pytest.mark.parametrize("form", FORMS)
 def test_arrays_of_an_epilogue_are_of_all_groups_or_of_each(form, name):
     a, b = operands(form, UNEVEN, np.float32)
-    x = beside(form, np.random.default_rng(1))[name]
+    x = aux(form, np.random.default_rng(1))[name]
     given = {name.partition(" ")[0]: x}
     found = multiply(form, a, b, ends(form, UNEVEN), activation="relu", alpha=0.5, **given)
     expected = reference(

@@ -21,7 +21,7 @@ from unigemm.planning.plan import Plan
 from unigemm.planning.registry import backend_named, backend_names
 from unigemm.planning.target import named_target
 from unigemm.problem.dtypes import DType
-from unigemm.problem.epilogue import Beside, Epilogue, Step
+from unigemm.problem.epilogue import Auxiliary, Epilogue, Step
 from unigemm.problem.groups import Groups
 from unigemm.problem.matrix import MatrixType
 from unigemm.problem.problem import BlockScales, Extents, Problem
@@ -86,18 +86,18 @@ def rich_plan(backend: str) -> Plan:
     epilogue = Epilogue(
         steps=(Step("sums"), Step("array", (0,)), Step("constant", (), (2.0).hex())),
         result=1,
-        arrays=(Beside(matrix, "mn"), Beside(matrix, "n")),
+        arrays=(Auxiliary(matrix, "mn"), Auxiliary(matrix, "n")),
         numbers=1,
         stores=(0,),
-        stored=(Beside(matrix, "mn"),),
+        stored=(Auxiliary(matrix, "mn"),),
         largest=1,
         totals=(1,),
-        totalled=(Beside(matrix, "n"),),
+        totalled=(Auxiliary(matrix, "n"),),
         gate="n",
         halves=True,
         in_place=0,
         quantized="n",
-        scaled=(Beside(MatrixType(DType.FLOAT32, "strided", 4), "mn"),),
+        scaled=(Auxiliary(MatrixType(DType.FLOAT32, "strided", 4), "mn"),),
     )
     problem = Problem(
         MatrixType(DType.FLOAT32, "k", 16),
@@ -191,7 +191,7 @@ def test_the_fields_are_all_there_are():
     walked = {path for path, _ in cases(BACKENDS[0])}
     for kind, path in {
         Config: "config", Problem: "problem", Epilogue: "problem.epilogue",
-        Step: "problem.epilogue.steps", Beside: "problem.epilogue.arrays",
+        Step: "problem.epilogue.steps", Auxiliary: "problem.epilogue.arrays",
         MatrixType: "problem.a", BlockScales: "problem.blocks", Scales: "problem.scales",
         OperandScales: "problem.scales.a", Groups: "problem.groups",
     }.items():  # fmt: skip

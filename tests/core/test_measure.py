@@ -334,7 +334,7 @@ def test_cupy_measures_int8_without_a_baseline_and_no_float8():
 
 
 @pytest.mark.parametrize("dtype", RESULTS, ids=str)
-def test_arrays_beside_a_product_are_made_poisoned_copied_and_read(torch_device, dtype):
+def test_auxiliary_arrays_are_made_poisoned_copied_and_read(torch_device, dtype):
     """On PyTorch's device, which poses as the CPU here."""
     torch_device._place = "cpu"
     x = torch_device.operand((2, 5, 4), dtype, True, 3)

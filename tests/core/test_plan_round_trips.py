@@ -31,9 +31,9 @@ def broadcast(draw, shape, dtype):
 def named(draw, shape, dtype):
     """Return arguments of an epilogue with names of their own."""
     wide = "float64" if dtype == "float64" else "float32"
-    beside = wide if dtype in ("int8", "float8_e4m3fn") else draw(st.sampled_from([dtype, wide]))
+    aux = wide if dtype in ("int8", "float8_e4m3fn") else draw(st.sampled_from([dtype, wide]))
     if dtype == "float64":
-        beside = dtype
+        aux = dtype
     asked = {}
 
     def factor():
@@ -42,14 +42,14 @@ def named(draw, shape, dtype):
         return draw(st.one_of(numbers, arrays))
 
     if draw(st.booleans()):
-        asked["c"] = draw(broadcast(shape, beside))
+        asked["c"] = draw(broadcast(shape, aux))
         if draw(st.booleans()):
             asked["beta"] = factor()
     for name in ("alpha", "scale_d"):
         if draw(st.booleans()):
             asked[name] = factor()
     if draw(st.booleans()):
-        asked["bias"] = draw(broadcast(shape, beside))
+        asked["bias"] = draw(broadcast(shape, aux))
     activation = draw(st.sampled_from([None, *ACTIVATIONS, *GATED, *GATED, *GRADIENTS]))
     if activation in GATED and shape[-1] % 2:
         activation = None
@@ -58,7 +58,7 @@ def named(draw, shape, dtype):
     if activation in GATED:
         asked["gate_layout"] = draw(st.sampled_from(["interleaved", "halves"]))
     if activation in GRADIENTS:
-        asked["preact"] = draw(broadcast(shape, beside))
+        asked["preact"] = draw(broadcast(shape, aux))
     elif activation is not None and draw(st.booleans()):
         asked["preact_out"] = SPEC(shape, wide)
     if draw(st.booleans()):

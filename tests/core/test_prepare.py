@@ -60,7 +60,7 @@ def converted(options, make):
     return make(options) if isinstance(options, np.ndarray) else options
 
 
-def beside(options):
+def aux(options):
     """Return what a call of the prepared function has to be given again."""
     arrays = {n: x for n, x in options.items() if hasattr(x, "shape") or isinstance(x, dict)}
     return {**arrays}
@@ -83,7 +83,7 @@ def test_it_computes_what_matmul_does(name, make, back):
     expected = plain(unigemm.matmul(a, b, **options))
     for _ in range(3):
         a, b = make(A), make(B)
-        fresh = converted(beside(ASKED[name]), make)
+        fresh = converted(aux(ASKED[name]), make)
         got = function(a, b, **fresh)
         np.testing.assert_array_equal(plain(got), expected)
         if name == "written":

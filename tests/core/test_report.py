@@ -176,8 +176,8 @@ def test_epilogues_scales_and_groups_are_measured_and_checked_too(more, note, at
     found = report_of([product], device=at_hand, budget_ms=1.0)
     (line,) = found.lines
     assert line.us > 0, line.note
-    assert line.plan.problem.beside
-    assert any(line.plan.problem.beside in row for row in Page(page(found)).rows)
+    assert line.plan.problem.features
+    assert any(line.plan.problem.features in row for row in Page(page(found)).rows)
     assert note in line.note
     assert (line.ratio is None) == ("groups" in more)
     for name in ("api.matmul", "grouped_matmul"):

@@ -146,7 +146,7 @@ def _totals(gemm, d, *more):
 
 
 def _largest(gemm, d, *more):
-    at = len(gemm.problem.epilogue.beside)
+    at = len(gemm.problem.epilogue.aux)
     _plus_one(more[at], DType.FLOAT32)
 
 

@@ -345,27 +345,25 @@ def test_what_a_gpu_program_calls_launches_the_planned_kernel(monkeypatch, case)
     kind = numpy_dtype(DType.FLOAT8_E4M3FN) if scaled else "f4"
     a, b = (rng.integers(-2, 3, s).astype("f4").astype(kind) for s in ((m, k), (k, 16)))
     d = np.full((m, 16), np.nan, "f4")
-    beside = {name: rng.integers(1, 4, s).astype("f4") for name, s in more.items()
+    aux = {name: rng.integers(1, 4, s).astype("f4") for name, s in more.items()
               if isinstance(s, tuple)}  # fmt: skip
-    told = tuple((name, x) for name, x in more.items() if name not in beside)
+    told = tuple((name, x) for name, x in more.items() if name not in aux)
     monkeypatch.setattr(calls, "_current", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(tvm_ffi, "get_raw_stream", lambda device: 0)
     with unigemm.emulator.device("sm_90a") as gpu:
         monkeypatch.setattr(calls, "_gpus", lambda: [gpu.index])
         layouts = tuple(map(calls.layout_of, (a, b, d)))
         options = calls.Options("float32", backend="cute_wgmma" if scaled else "cute_simt")
-        lies = tuple((name, calls.layout_of(x)) for name, x in beside.items())
+        lies = tuple((name, calls.layout_of(x)) for name, x in aux.items())
         call = calls._planned_call(layouts, options, lies, told, 7)
-        arrays = [a, b, *beside.values(), d] + [np.zeros(call.workspace, "u1")] * bool(
-            call.workspace
-        )
-        assert scaled or len(arrays) == (4 if k > 4000 else 3 + len(beside))
+        arrays = [a, b, *aux.values(), d] + [np.zeros(call.workspace, "u1")] * bool(call.workspace)
+        assert scaled or len(arrays) == (4 if k > 4000 else 3 + len(aux))
         for x in arrays:
-            gpu.see(x, write=not any(x is each for each in (a, b, *beside.values())))
+            gpu.see(x, write=not any(x is each for each in (a, b, *aux.values())))
         monkeypatch.setitem(calls._CALLS, 7, call)
         calls._run(7, *(Buffer(x, gpu.index) for x in arrays))
         assert gpu.launches
-    expected = unigemm.matmul(a, b, **beside, **dict(told))  # whole numbers
+    expected = unigemm.matmul(a, b, **aux, **dict(told))  # whole numbers
     np.testing.assert_array_equal(d, expected)
 
 

@@ -167,20 +167,18 @@ def test_what_a_gpu_program_calls_writes_both_results(monkeypatch, block):
     with emulator.device("sm_90a") as gpu:
         monkeypatch.setattr(calls, "_gpus", lambda: [gpu.index])
         options = calls.Options("float8_e4m3fn", backend="cute_wgmma", quantize_out=block)
-        beside = {"scale_a": rows, "bias": bias}
-        lies = tuple((name, calls.layout_of(x)) for name, x in beside.items())
+        aux = {"scale_a": rows, "bias": bias}
+        lies = tuple((name, calls.layout_of(x)) for name, x in aux.items())
         layouts = tuple(map(calls.layout_of, (a, b, d, scales)))
         call = calls._planned_call(layouts, options, lies, told, 7)
         scratch = [np.zeros(call.workspace, "u1")] * bool(call.workspace)
-        for x in (a, b, *beside.values()):
+        for x in (a, b, *aux.values()):
             gpu.see(x, write=False)
         for x in (d, scales, *scratch):
             gpu.see(x, write=True)
         monkeypatch.setitem(calls._CALLS, 7, call)
-        calls._run(
-            7, *(Buffer(x, gpu.index) for x in (a, b, *beside.values(), d, scales, *scratch))
-        )
-    expected = unigemm.matmul(a, b, quantize_out=block, **beside, **dict(told))
+        calls._run(7, *(Buffer(x, gpu.index) for x in (a, b, *aux.values(), d, scales, *scratch)))
+    expected = unigemm.matmul(a, b, quantize_out=block, **aux, **dict(told))
     assert_same((d.view("u1"), scales), (expected[0].view("u1"), expected[1]))
 
 

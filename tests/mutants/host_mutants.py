@@ -64,7 +64,7 @@ HOST_MUTANTS = (
         "alignment = _alignment(layout.alignment, size, [step])",
         "vectors of C or a bias are read at addresses that are no multiple of their size",
         (
-            "tests/core/test_gemm_canonical.py::test_vectors_of_an_array_beside_d_are_aligned_in_every_line_and_product",
+            "tests/core/test_gemm_canonical.py::test_vectors_of_an_auxiliary_array_are_aligned_in_every_line_and_product",
         ),
     ),
     Mutant(
@@ -90,7 +90,7 @@ HOST_MUTANTS = (
         "",
         "an epilogue's array that runs backwards is read forwards",
         (
-            "tests/core/test_gemm_canonical.py::test_vectors_of_an_array_beside_d_are_aligned_in_every_line_and_product",
+            "tests/core/test_gemm_canonical.py::test_vectors_of_an_auxiliary_array_are_aligned_in_every_line_and_product",
         ),
     ),
     Mutant(

@@ -503,7 +503,7 @@ KERNEL_MUTANTS = (
         _CUTILE + "grouped.py",
         "        if seen[i][along]:\n",
         "        if False:\n",
-        "a group reads the first rows of arrays beside D",
+        "a group reads the first rows of auxiliary arrays",
         _GROUPED_TILES,
     ),
     Mutant(

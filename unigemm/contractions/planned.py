@@ -187,16 +187,14 @@ class _Planned:
             kept = {name: getattr(self.request, name) for name in OF_INTERMEDIATES}
             request = Request(a.array, b.array, **kept)
         out = request.out
-        beside = {
+        aux = {
             name: _described(x, name) for name, x in request.arrays().items() if not is_apart(name)
         }
         free = out is None and (not last or request.epilogue is not None)
-        views = tuple(View(x.shape, x.layout.strides) for x in beside.values())
+        views = tuple(View(x.shape, x.layout.strides) for x in aux.values())
         of_out = None if out is None else View(out.shape, out.layout.strides)
         form = contraction(a.named, b.named, result, of_out, views, free=free)
-        moved = {
-            name: _seen(x, own) for (name, x), own in zip(beside.items(), form.beside, strict=True)
-        }
+        moved = {name: _seen(x, own) for (name, x), own in zip(aux.items(), form.aux, strict=True)}
         copied = dict(form.copied)
         for term, name, own in ((a, "a", form.a), (b, "b", form.b)):
             x = replace(term.array, strides=None, alignment=16) if name in copied else term.array

@@ -22,7 +22,7 @@ from ..runtime.quantizing import quantize_opened
 from ..runtime.request import Request
 from ..runtime.result_type import device_of, plain, result_type
 from .quantized import rounded
-from .terms import OF_INTERMEDIATES, Term, beside_of, contracted, widened
+from .terms import OF_INTERMEDIATES, Term, aux_of, contracted, widened
 
 __all__ = ["computed", "named_as", "one_library", "owned", "refuse_capture", "strided", "views_of"]
 
@@ -191,7 +191,7 @@ class _Products:
         if not last:
             kept = {name: getattr(self.request, name) for name in OF_INTERMEDIATES}
             request = Request(a.array, b.array, **kept)
-        beside = beside_of(request, self.library)
+        aux = aux_of(request, self.library)
         out = request.results[0] if request.results else None
         free = out is None and (not last or request.epilogue is not None)
         form = contraction(
@@ -199,12 +199,12 @@ class _Products:
             b.named,
             result,
             None if out is None else self._view_of(out, a, b, result),
-            tuple(named_as(self.library, x, (None,) * x.ndim).view for x in beside.values()),
+            tuple(named_as(self.library, x, (None,) * x.ndim).view for x in aux.values()),
             free=free,
         )
         if not last or form.copied or (form.made is not None and out is not None):
             refuse_capture(self.library, self.device)
-        views = {name: (beside[name], view) for name, view in zip(beside, form.beside, strict=True)}
+        views = {name: (aux[name], view) for name, view in zip(aux, form.aux, strict=True)}
         copies = dict(form.copied)
         for term, name, view in ((a, "a", form.a), (b, "b", form.b)):
             x = self._copied(term.array, copies[name]) if name in copies else term.array

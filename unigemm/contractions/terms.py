@@ -18,7 +18,7 @@ from ..problem.subscripts import Index, Subscripts
 from ..runtime.request import Request
 from ..support.arguments import shown
 
-__all__ = ["OF_INTERMEDIATES", "Term", "beside_of", "contracted", "is_apart", "order_of", "widened"]
+__all__ = ["OF_INTERMEDIATES", "Term", "aux_of", "contracted", "is_apart", "order_of", "widened"]
 
 #: Options that products of some operands have, too; all others are for the last product.
 OF_INTERMEDIATES = ("precision", "deterministic", "backend", "stream")
@@ -54,7 +54,7 @@ _SCALAR = View((), ())
 Multiply = Callable[[Term, Term, tuple[Index, ...], bool], Term]
 
 
-def beside_of(request: Request, library: Library) -> dict[str, Any]:
+def aux_of(request: Request, library: Library) -> dict[str, Any]:
     """Return the arrays of a request that have its result's shape, or broadcast to it, by name.
 
     Raises

@@ -157,14 +157,14 @@ def results_of(a: Any, b: Any, options: Options, told: Told) -> tuple[Result, ..
 def on_cpu(
     a: Any,
     b: Any,
-    *beside: Any,
+    *aux: Any,
     options: Options,
     scales: tuple[str, ...] = (),
     told: Told = (),
 ) -> Any:
     """Lower a product for the CPU: a call of `unigemm.matmul`; two results are a tuple.
 
-    `beside` are arrays of an epilogue, or scales, of the names in `scales`.
+    `aux` are auxiliary arrays, or scales, of the names in `scales`.
     """
     results = [jax.ShapeDtypeStruct(*x) for x in results_of(a, b, options, told)]
     result = _one_or_all(results)
@@ -173,29 +173,29 @@ def on_cpu(
     kept = {i: _OF_K[name] for i, name in enumerate(names) if name in _OF_K}
     pairs = {}
     if dict(told).get("activation") in GATED:
-        along = {i: x for i, x in enumerate((b, *beside), 1) if x.ndim}
+        along = {i: x for i, x in enumerate((b, *aux), 1) if x.ndim}
         pairs = {i: -1 for i, x in along.items() if x.shape[-1] == b.shape[-1]}
     # Blocks of K are counted, and pairs of columns.
-    _refuse_now(multiply, a, b, *beside, *results, kept=kept, pairs=pairs, results=len(results))
+    _refuse_now(multiply, a, b, *aux, *results, kept=kept, pairs=pairs, results=len(results))
     # jax-tvm-ffi 0.1.3 has no complex numbers
     if not has_ffi() or any(np.dtype(x.dtype).kind == "c" for x in (a, b, *results)):
-        return jax.pure_callback(partial(_returned, multiply, result), result, a, b, *beside)
+        return jax.pure_callback(partial(_returned, multiply, result), result, a, b, *aux)
     _register("cpu")
-    given = tuple((x.shape, np.dtype(x.dtype)) for x in (a, b, *beside, *results))
+    given = tuple((x.shape, np.dtype(x.dtype)) for x in (a, b, *aux, *results))
     call = _known(
         lambda key: Call(key, 0, partial(_on_buffers, multiply, given, len(results))),
         "cpu", [(shape, dtype.name) for shape, dtype in given], options, scales, told,
     )  # fmt: skip
-    return jax.ffi.ffi_call(_TARGET, result)(a, b, *beside, key=np.int64(call.key))
+    return jax.ffi.ffi_call(_TARGET, result)(a, b, *aux, key=np.int64(call.key))
 
 
 def _on_host(
     options: Options, names: tuple[str, ...], told: Told, out: Any, *operands: Any
 ) -> None:
     """Multiply NumPy arrays."""
-    a, b, *beside = operands
+    a, b, *aux = operands
     given: dict[str, Any] = {**asdict(options), "casting": "unsafe"}
-    given |= dict(told) | dict(zip(names, beside, strict=True))
+    given |= dict(told) | dict(zip(names, aux, strict=True))
     with np.errstate(all="ignore"):
         matmul(a, b, out, **given)
 
@@ -258,7 +258,7 @@ def _array(address: int, shape: tuple[int, ...], dtype: Any) -> Any:
 def on_cuda(
     a: Any,
     b: Any,
-    *beside: Any,
+    *aux: Any,
     options: Options,
     scales: tuple[str, ...] = (),
     told: Told = (),
@@ -277,16 +277,16 @@ def on_cuda(
         return _one_or_all(nothing)
     _register("gpu")
     layouts = tuple(map(layout_of, (a, b, *results)))
-    arrays = tuple(zip(scales, map(layout_of, beside), strict=True))
+    arrays = tuple(zip(scales, map(layout_of, aux), strict=True))
     call = _known(
         partial(_planned_call, layouts, options, arrays, told),
         "cuda", layouts, options, arrays, told,
     )  # fmt: skip
     if not call.workspace:
-        return jax.ffi.ffi_call(_TARGET, result)(a, b, *beside, key=np.int64(call.key))
+        return jax.ffi.ffi_call(_TARGET, result)(a, b, *aux, key=np.int64(call.key))
     scratch = jax.ShapeDtypeStruct((call.workspace,), jnp.uint8)
     made = (*results, scratch)
-    found = jax.ffi.ffi_call(_TARGET, made)(a, b, *beside, key=np.int64(call.key))
+    found = jax.ffi.ffi_call(_TARGET, made)(a, b, *aux, key=np.int64(call.key))
     return _one_or_all(found[:-1])
 
 
@@ -347,7 +347,7 @@ def _planned_call(
         fusion = fusion_for(
             given, (a, b, d), lambda x, name: x, None, False, on_host=False, quantized=in_kernel
         )
-        wanted = replace(wanted, epilogue=fusion.epilogue, beside=fusion.layouts)
+        wanted = replace(wanted, epilogue=fusion.epilogue, aux=fusion.layouts)
         first = (SCALES,) if wanted.behind else ()
         more = (*first, *fusion.names), tuple(given[x] for x in fusion.numbers)
     gemm = requested.stated(a, b, requested.describe(a, b, None, wanted), wanted)
@@ -417,8 +417,8 @@ def _on_gpu(
     addresses = [x.data_ptr() for x in buffers]
     workspace = addresses.pop() if has_workspace else 0
     of_scales = [addresses.pop()] if SCALES in names else []
-    a, b, *beside, d = addresses
-    beside += of_scales
+    a, b, *aux, d = addresses
+    aux += of_scales
     device = buffers[0].device
-    more = taken(dict(zip(names, beside, strict=True)))
+    more = taken(dict(zip(names, aux, strict=True)))
     launchers[device.index](a, b, d, workspace, tvm_ffi.get_raw_stream(device), *more)

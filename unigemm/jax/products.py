@@ -151,12 +151,12 @@ def matmul(
     arrays = {n: _array(x, n) for n, x in (("c", c), ("bias", bias)) if x is not None}
     told = {"alpha": alpha, "beta": beta, "activation": activation, "gate_layout": gate_layout}
     requested = epilogues.Requested(options, (), ())
-    beside: tuple[Any, ...] = ()
+    aux: tuple[Any, ...] = ()
     if arrays or any(x is not None for x in told.values()):
         apart = scaled or quantize_out is not None
         requested = epilogues.requested_of(options, a.dtype, arrays, told, of_bytes=apart)
         vectors = (a.ndim == 1, b.ndim == 1)
-        beside = tuple(epilogues.laid_out(x, shape, n, vectors) for n, x in arrays.items())
+        aux = tuple(epilogues.laid_out(x, shape, n, vectors) for n, x in arrays.items())
     if gate_layout is not None:
         shape = gated_shape(shape, b.shape)
     if quantize_out is not None:
@@ -165,12 +165,12 @@ def matmul(
                 f"quantised results have rows, and a has {a.ndim} dimensions and b {b.ndim}; pass "
                 "matrices"
             )
-        return tuple(_scaled(rows, columns, scale_a, scale_b, requested, beside))
+        return tuple(_scaled(rows, columns, scale_a, scale_b, requested, aux))
     if scaled:
-        result = _scaled(rows, columns, scale_a, scale_b, requested, beside)
+        result = _scaled(rows, columns, scale_a, scale_b, requested, aux)
     elif requested.names or requested.told:
         compute = _in_parts if a.shape[-1] == 0 else _fused
-        result = compute(requested, *_varying(rows, columns, *beside))
+        result = compute(requested, *_varying(rows, columns, *aux))
     else:
         result = _plain(*_varying(rows, columns), options=options)
     return types.converted(result.reshape(shape), kinds.result)
@@ -264,7 +264,7 @@ def _scaled(
     scale_a: Any,
     scale_b: Any,
     requested: epilogues.Requested,
-    beside: tuple[Any, ...],
+    aux: tuple[Any, ...],
 ) -> Any:
     """Multiply by scales, with an epilogue if one is requested, or to a quantised result."""
     options, scaled = requested.options, scale_a is not None or scale_b is not None
@@ -298,7 +298,7 @@ def _scaled(
             "scales of 32 elements of K are not taken here; pass such of 128, or use unigemm.matmul"
         )
     told = (*((name, x) for name, x in given.items() if name not in arrays), *requested.told)
-    operands = _varying(a, b, *arrays.values(), *beside)
+    operands = _varying(a, b, *arrays.values(), *aux)
     names = (*arrays, *requested.names)
     return _with_scales(*operands, options=options, scales=names, told=told)
 
@@ -388,11 +388,11 @@ def _batched(operands: Any, dims: Any, **options: Any) -> tuple[Any, Any]:
     size = next(x.shape[dim] for x, dim in zip(operands, dims, strict=True) if dim is not None)
     names = ("a", "b", *options.get("scales", ()))
     given = {name: (x, dim) for name, x, dim in zip(names, operands, dims, strict=True)}
-    beside_alone = given["a"][1] is given["b"][1] is None
+    aux_alone = given["a"][1] is given["b"][1] is None
     for name in ("a", "b"):
         x, dim = given[name]
         of_scale = given.get(f"scale_{name}", (x, None))[1] is not None
-        if dim is None and (of_scale or (beside_alone and name == "a")):
+        if dim is None and (of_scale or (aux_alone and name == "a")):
             given[name] = jnp.broadcast_to(x, (size, *x.shape)), 0
     rank = max(x.ndim - (dim is not None) for x, dim in (given["a"], given["b"]))
     stacks = []

@@ -18,12 +18,12 @@ from .classes import (
     OF_SCALES,
     Layout,
     classify,
-    classify_beside,
+    classify_aux,
     classify_rows,
     stacked,
 )
 from .dtypes import DType
-from .epilogue import Beside, Epilogue, Gate
+from .epilogue import Auxiliary, Epilogue, Gate
 from .overlap import refuse_self_overlap
 from .problem import BlockScales, Extents, Major, Precision, Problem
 from .scales import PER_TENSOR, Scales, scale_steps_of
@@ -60,10 +60,10 @@ class Gemm:
         batch dimensions do not fold together.
     scale_strides
         Strides in bytes of the block scales of A and B, if there are any: (row, block, L0, L1).
-    beside_strides
-        Strides in elements of the epilogue's arrays, in its order: (row, column, L0, L1).
-    beside_offsets
-        Element offsets of these arrays of each launch.
+    aux_strides
+        Strides in elements of the auxiliary arrays, in its order: (row, column, L0, L1).
+    aux_offsets
+        Offsets of these in elements for each launch.
     """
 
     problem: Problem
@@ -75,8 +75,8 @@ class Gemm:
     d_strides: tuple[int, int, int, int]
     offsets: tuple[tuple[int, int, int], ...] = ((0, 0, 0),)
     scale_strides: tuple[tuple[int, int, int, int], tuple[int, int, int, int]] | None = None
-    beside_strides: tuple[tuple[int, int, int, int], ...] = ()
-    beside_offsets: tuple[tuple[int, ...], ...] = ()
+    aux_strides: tuple[tuple[int, int, int, int], ...] = ()
+    aux_offsets: tuple[tuple[int, ...], ...] = ()
 
 
 def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ def canonical(
     scales: tuple[Layout, Layout] | None = None,
     granularity: Scales | None = None,
     epilogue: Epilogue | None = None,
-    beside: Sequence[Layout] = (),
+    aux: Sequence[Layout] = (),
     converted: DType | None = None,
 ) -> Gemm:
     """State ``d = a @ b`` as one canonical product.
@@ -155,8 +155,8 @@ def canonical(
     granularity
         What shares one, if they multiply sums (`unigemm.problem.scales`); None: elements.
     epilogue
-        What is done to the sums; its arrays have no classes yet, and get those of `beside`.
-    beside
+        What is done to the sums; its arrays have no classes yet, and get those of `aux`.
+    aux
         Layouts of its arrays, broadcast to the shape of ``a @ b``.
     converted
         The type that the operands are converted to where they are read.
@@ -185,7 +185,7 @@ def canonical(
         return (tail[0] if rows else 0, tail[-1] if columns else 0)
 
     a_mat, b_mat, *d_mats = _free_strides(
-        am, n, ak, a_mat, b_mat, [of_result(x) for x in (d, *beside)]
+        am, n, ak, a_mat, b_mat, [of_result(x) for x in (d, *aux)]
     )
     blocks, along = _scales(scales, a, b, batch, granularity) if scales else (None, ())
     dims = list(
@@ -193,7 +193,7 @@ def canonical(
             batch,
             _batch_strides(a, batch),
             _batch_strides(b, batch),
-            *(x.strides[: len(batch)] for x in (d, *beside)),
+            *(x.strides[: len(batch)] for x in (d, *aux)),
             *(steps[2:] for steps in along),
             strict=True,
         )
@@ -203,7 +203,7 @@ def canonical(
     m, n, a_mat, b_mat, d_mats, dims = _fold(
         am, n, a_mat, b_mat, d_mats, dims, turns, rows_grow=scales is None
     )
-    d_mat, *beside_mats = d_mats
+    d_mat, *aux_mats = d_mats
 
     d_shape = (m, n // 2) if gated else (m, n)
     swapped = turns and _prefers_transpose(d_shape, d_mat)
@@ -211,8 +211,8 @@ def canonical(
         m, n = n, m
         a, b = b, a
         a_mat, b_mat, d_mat = b_mat[::-1], a_mat[::-1], d_mat[::-1]
-        beside_mats = [x[::-1] for x in beside_mats]
-        scaled_from = 4 + len(beside)
+        aux_mats = [x[::-1] for x in aux_mats]
+        scaled_from = 4 + len(aux)
         dims = [
             (e, sb, sa, *rest[: scaled_from - 3], *rest[scaled_from - 3 :][::-1])
             for e, sa, sb, *rest in dims
@@ -228,7 +228,7 @@ def canonical(
     if converted is not None:
         gemm = replace(gemm, problem=_converted(gemm.problem, converted))
     if epilogue is not None:
-        gemm = _with_epilogue(gemm, epilogue, beside, beside_mats, dims)
+        gemm = _with_epilogue(gemm, epilogue, aux, aux_mats, dims)
     return gemm if scales is None else _with_scales(gemm, blocks, along, dims)
 
 
@@ -262,22 +262,22 @@ def gated_shape(shape: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _with_epilogue(
-    gemm: Gemm, epilogue: Epilogue, beside: Sequence[Layout], mats: Sequence[tuple[int, int]],
+    gemm: Gemm, epilogue: Epilogue, aux: Sequence[Layout], mats: Sequence[tuple[int, int]],
     dims: list[tuple[int, ...]],
 ) -> Gemm:  # fmt: skip
     """Return a product with an epilogue whose arrays lie so; `dims` are folded, fastest first."""
     shape = (gemm.extents.m, gemm.extents.n)
     inner, outer = dims[:_INNER_BATCH_DIMS], dims[_INNER_BATCH_DIMS:]
-    classes: list[Beside] = []
+    classes: list[Auxiliary] = []
     strides: list[tuple[int, int, int, int]] = []
-    for i, (layout, mat) in enumerate(zip(beside, mats, strict=True)):
+    for i, (layout, mat) in enumerate(zip(aux, mats, strict=True)):
         steps = [dim[4 + i] for dim in dims]
-        of_scales = i >= len(beside) - len(epilogue.scaled)
-        classes.append(OF_SCALES if of_scales else classify_beside(layout, shape, mat, steps))
+        of_scales = i >= len(aux) - len(epilogue.scaled)
+        classes.append(OF_SCALES if of_scales else classify_aux(layout, shape, mat, steps))
         own = [dim[4 + i] for dim in inner]
         first, second = (*own, 0, 0)[:_INNER_BATCH_DIMS]
         strides.append((*mat, first, second))
-        is_total = i >= len(beside) - len(epilogue.totals) - len(epilogue.scaled)
+        is_total = i >= len(aux) - len(epilogue.totals) - len(epilogue.scaled)
         if (
             is_total
             and not of_scales
@@ -291,12 +291,12 @@ def _with_epilogue(
     offsets = tuple(
         tuple(
             sum(at * dim[4 + i] for at, dim in zip(index, outer, strict=True))
-            for i in range(len(beside))
+            for i in range(len(aux))
         )
         for index in product(*(range(dim[0]) for dim in outer))
     )
     problem = _with_classes(gemm.problem, epilogue, tuple(classes))
-    return replace(gemm, problem=problem, beside_strides=tuple(strides), beside_offsets=offsets)
+    return replace(gemm, problem=problem, aux_strides=tuple(strides), aux_offsets=offsets)
 
 
 @lru_cache(maxsize=1024)
@@ -305,7 +305,7 @@ def _converted(problem: Problem, dtype: DType) -> Problem:
 
 
 @lru_cache(maxsize=1024)
-def _with_classes(problem: Problem, epilogue: Epilogue, classes: tuple[Beside, ...]) -> Problem:
+def _with_classes(problem: Problem, epilogue: Epilogue, classes: tuple[Auxiliary, ...]) -> Problem:
     return replace(problem, epilogue=epilogue.seen(classes))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import UnsupportedProblem
 from .dtypes import DType
-from .epilogue import Beside
+from .epilogue import Auxiliary
 from .matrix import Major, MatrixType
 
 __all__ = [
@@ -15,13 +15,13 @@ __all__ = [
     "OF_SCALES",
     "Layout",
     "classify",
-    "classify_beside",
+    "classify_aux",
     "classify_rows",
     "stacked",
 ]
 
 #: The class of the scales of a quantised D, however they lie.
-OF_SCALES = Beside(MatrixType(DType.FLOAT32, "strided", 4), "mn")
+OF_SCALES = Auxiliary(MatrixType(DType.FLOAT32, "strided", 4), "mn")
 MAX_ALIGNMENT = 16  # bytes: the widest load, store or cp.async of a thread (PTX ISA, cp.async)
 
 
@@ -112,9 +112,9 @@ def classify_rows(
     return MatrixType(layout.dtype, names[1], alignment), (strides[0], 1)
 
 
-def classify_beside(
+def classify_aux(
     layout: Layout, shape: tuple[int, int], strides: tuple[int, int], batch_steps: Sequence[int]
-) -> Beside:
+) -> Auxiliary:
     """Return the class of an array that is broadcast to D: which indices it has, and its order.
 
     Lines that run backwards are as good as strided ones: kernels may count on steps above zero.
@@ -128,7 +128,7 @@ def classify_beside(
     if unit != "strided":
         step = strides["nm".index(unit)]  # of the other index
         alignment = _alignment(layout.alignment, size, [step, *batch_steps])
-    return Beside(MatrixType(layout.dtype, unit, alignment), along)  # type: ignore[arg-type]
+    return Auxiliary(MatrixType(layout.dtype, unit, alignment), along)  # type: ignore[arg-type]
 
 
 def stacked(shape: tuple[int, int], strides: tuple[int, int]) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def parts(x: Layout) -> View:
     return View((*x.shape, _PAIR), (*(_PAIR * step for step in x.strides), 1))
 
 
-def complex_form(a: Layout, b: Layout, d: Layout, beside: Sequence[Layout] = ()) -> ComplexForm:
+def complex_form(a: Layout, b: Layout, d: Layout, aux: Sequence[Layout] = ()) -> ComplexForm:
     """State a complex product as a real one.
 
     Parameters
@@ -70,7 +70,7 @@ def complex_form(a: Layout, b: Layout, d: Layout, beside: Sequence[Layout] = ())
         The operands, one of which at least is complex.
     d
         The result, which is complex.
-    beside
+    aux
         Complex arrays that broadcast to it.
     """
     rows, columns = (_ROWS,) * (len(a.shape) > 1), (_COLUMNS,) * (len(b.shape) > 1)
@@ -95,7 +95,7 @@ def complex_form(a: Layout, b: Layout, d: Layout, beside: Sequence[Layout] = ())
         elif x.dtype in COMPLEX:
             indices = (*indices, _PART_OF_K if both else _PART)
         named.append(Named(indices, view, 1, size))
-    form = contraction(*named, (*result, _PART), parts(d), tuple(map(parts, beside)))
+    form = contraction(*named, (*result, _PART), parts(d), tuple(map(parts, aux)))
     return ComplexForm(form, expanded, shape, before)
 
 

@@ -73,7 +73,7 @@ class Contraction:
         What the product writes: a view of that array, then in elements, or of the caller's.
     back
         The result's dimensions in the order that was requested: a view of the same.
-    beside
+    aux
         Views of the other arrays in the shape of `d`.
     launches
         How many products with at most two dimensions of a stack this takes.
@@ -87,7 +87,7 @@ class Contraction:
     made: tuple[int, ...] | None
     d: View
     back: View
-    beside: tuple[View, ...]
+    aux: tuple[View, ...]
     launches: int
     copied_bytes: int
 
@@ -195,7 +195,7 @@ class _Stated:
         The indices of the result.
     a, b, out
         How the operands and the caller's result move along each index; `out` may be None.
-    beside
+    aux
         The same of arrays in the shape of the result.
     """
 
@@ -208,7 +208,7 @@ class _Stated:
     a: Steps
     b: Steps
     out: Steps | None
-    beside: tuple[Steps, ...]
+    aux: tuple[Steps, ...]
 
     def shape(self, order: Iterable[Index]) -> tuple[int, ...]:
         """Return the extents of some indices."""
@@ -240,7 +240,7 @@ def contraction(
     b: Named,
     result: tuple[Index, ...],
     out: View | None = None,
-    beside: tuple[View, ...] = (),
+    aux: tuple[View, ...] = (),
     *,
     free: bool = False,
 ) -> Contraction:
@@ -254,7 +254,7 @@ def contraction(
         The indices of the result, each once.
     out
         The caller's array for the result, if there is one.
-    beside
+    aux
         Arrays that broadcast to the result's shape.
     free
         Whether the result lies in memory as the product writes it, in the order of `d`.
@@ -262,7 +262,7 @@ def contraction(
     Raises
     ------
     ShapeMismatch
-        The extents of an index differ, or `beside` does not broadcast.
+        The extents of an index differ, or `aux` does not broadcast.
     """
     extents = extents_of((a, b), result)
     of_a, of_b = _steps(a, extents), _steps(b, extents)
@@ -277,7 +277,7 @@ def contraction(
         of_a,
         of_b,
         None if out is None else _steps(Named(result, out), extents),
-        tuple(_steps(_seen_in(each, result, extents), extents) for each in beside),
+        tuple(_steps(_seen_in(each, result, extents), extents) for each in aux),
     )
     found = []
     for copy_a, copy_b, moved in product((False, True), repeat=3):
@@ -312,7 +312,7 @@ def _seen_in(x: View, result: tuple[Index, ...], extents: Mapping[Index, int]) -
     shape = tuple(map(extents.__getitem__, result))
     if missing < 0 or any(n not in (1, m) for n, m in zip(x.shape, shape[missing:], strict=True)):
         raise ShapeMismatch(
-            f"an array beside the product has shape {x.shape}, which does not broadcast to the "
+            f"an auxiliary array has shape {x.shape}, which does not broadcast to the "
             f"result's {shape}; its dimensions, from the last on, must be equal or 1"
         )
     return Named(result[missing:], x)
@@ -353,9 +353,7 @@ def _with(
     sums = x.dims(summed, a, b)
     if len(sums) > 1:
         return None
-    (of_a, of_b, of_d, *beside), launches = _views(
-        x, (a, b, d, *x.beside), (stack, rows, columns), sums
-    )
+    (of_a, of_b, of_d, *aux), launches = _views(x, (a, b, d, *x.aux), (stack, rows, columns), sums)
     copied, size = [], 0
     for name, own, steps, each, is_copied in zip(
         "ab", orders, (x.a, x.b), operands, copies, strict=False
@@ -369,7 +367,7 @@ def _with(
     if x.out is not None and moved:
         size += prod(made or ()) * max(each.itemsize for each in operands)
     back = x.view(x.result, d)
-    return Contraction(tuple(copied), of_a, of_b, made, of_d, back, tuple(beside), launches, size)
+    return Contraction(tuple(copied), of_a, of_b, made, of_d, back, tuple(aux), launches, size)
 
 
 def _views(
@@ -378,7 +376,7 @@ def _views(
     groups: tuple[tuple[Index, ...], tuple[Index, ...], tuple[Index, ...]],
     sums: list[_Dim],
 ) -> tuple[tuple[View, ...], int]:
-    """Return a, b, d and what is beside them as stacks of matrices, and how many launches it is."""
+    """Return a, b, d and auxiliary arrays as stacks of matrices, and the number of launches."""
     dims = [(dim, True, True) for dim in x.dims(groups[0], *arrays)]
     none = _Dim(1, (0,) * len(arrays))
     main = []

@@ -28,7 +28,7 @@ __all__ = [
     "OF_EXACT",
     "OPERATIONS",
     "RESULTS",
-    "Beside",
+    "Auxiliary",
     "Epilogue",
     "Gate",
     "Step",
@@ -93,8 +93,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """The class of an array that is read or written beside D, seen in D's shape.
+class Auxiliary:
+    """The class of an auxiliary array, which is read or written beside D, seen in D's shape.
 
     Attributes
     ----------
@@ -108,10 +108,10 @@ class Beside:
     along: Literal["", "m", "n", "mn"]
 
     @property
-    def transposed(self) -> Beside:
+    def transposed(self) -> Auxiliary:
         """The same array as the product's transpose sees it."""
         names: dict[str, Any] = {"m": "n", "n": "m"}
-        return Beside(self.matrix.transposed, names.get(self.along, self.along))
+        return Auxiliary(self.matrix.transposed, names.get(self.along, self.along))
 
 
 @dataclass(frozen=True)
@@ -153,18 +153,18 @@ class Epilogue:
 
     steps: tuple[Step, ...]
     result: int
-    arrays: tuple[Beside, ...] = ()
+    arrays: tuple[Auxiliary, ...] = ()
     numbers: int = 0
     stores: tuple[int, ...] = ()
-    stored: tuple[Beside, ...] = ()
+    stored: tuple[Auxiliary, ...] = ()
     largest: int | None = None
     totals: tuple[int, ...] = ()
-    totalled: tuple[Beside, ...] = ()
+    totalled: tuple[Auxiliary, ...] = ()
     gate: Gate = ""
     halves: bool = False
     in_place: int | None = None
     quantized: Gate = ""
-    scaled: tuple[Beside, ...] = ()
+    scaled: tuple[Auxiliary, ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
@@ -192,18 +192,18 @@ class Epilogue:
         )
 
     @property
-    def beside(self) -> tuple[Beside, ...]:
-        """All arrays beside D: those read, those written, those of totals, that of scales."""
+    def aux(self) -> tuple[Auxiliary, ...]:
+        """All auxiliary arrays: those read, written, of reductions, and that of scales."""
         return self.arrays + self.stored + self.totalled + self.scaled
 
-    def seen(self, beside: Sequence[Beside]) -> Epilogue:
+    def seen(self, aux: Sequence[Auxiliary]) -> Epilogue:
         """Return the same with the classes of all of these arrays, in their order."""
         first, second = len(self.arrays), len(self.arrays) + len(self.stored)
         third = second + len(self.totalled)
-        arrays, stored, totalled = beside[:first], beside[first:second], beside[second:third]
+        arrays, stored, totalled = aux[:first], aux[first:second], aux[second:third]
         return replace(
             self, arrays=tuple(arrays), stored=tuple(stored), totalled=tuple(totalled),
-            scaled=tuple(beside[third:]),
+            scaled=tuple(aux[third:]),
         )  # fmt: skip
 
     @cached_property
@@ -340,7 +340,7 @@ def excess(epilogue: Epilogue) -> str | None:
     """Say what an epilogue has too much of, for a call or a plan; None where it may be one."""
     counts = (
         (len(epilogue.steps), _MOST_STEPS, "steps"),
-        (len(epilogue.beside), MOST_ARRAYS, "arrays that it reads or writes beside D"),
+        (len(epilogue.aux), MOST_ARRAYS, "arrays that it reads or writes beside D"),
         (epilogue.numbers, MOST_ARRAYS, "numbers"),
     )
     for count, most, what in counts:
@@ -418,7 +418,7 @@ def _constant_flaw(step: Step) -> str | None:
 def _exact_flaw(epilogue: Epilogue, exact: bool) -> str | None:
     """Say what of an epilogue is for other sums."""
     kinds = EXACT if exact else RESULTS
-    for x in epilogue.beside:
+    for x in epilogue.aux:
         if x.matrix.dtype not in kinds:
             return f"{x.matrix} is no array of an epilogue of such sums"
     if not exact:
@@ -455,7 +455,7 @@ def _outcome_flaw(epilogue: Epilogue, sides: list[str]) -> str | None:
         return "scales of a quantised D are one array"
     if epilogue.in_place is not None and not 0 <= epilogue.in_place < len(epilogue.arrays):
         return "the array that is D itself is none of the epilogue's"
-    for x in epilogue.beside:
+    for x in epilogue.aux:
         majors: dict[str, tuple[Major, ...]] = {"m": ("m", "strided"), "n": ("n", "strided")}
         allowed = majors.get(x.along, ("m", "n", "strided"))
         if x.matrix.major not in allowed:

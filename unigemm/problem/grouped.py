@@ -214,7 +214,7 @@ def grouped(
     scales: tuple[Layout, Layout] | None = None,
     granularity: Scales | None = None,
     epilogue: Epilogue | None = None,
-    beside: Sequence[Layout] = (),
+    aux: Sequence[Layout] = (),
 ) -> Gemm:
     """State a product with groups as one canonical product.
 
@@ -229,7 +229,7 @@ def grouped(
         The product's form, which has groups.
     precision, deterministic, scaled, scales, granularity, epilogue
         As in `canonical`; of blocks only those that multiply sums.
-    beside
+    aux
         Layouts of the epilogue's arrays, in the shape `seen` of the form.
 
     Raises
@@ -255,10 +255,10 @@ def grouped(
         return x.strides[0] if len(x.shape) == 3 and form.count > 1 else 0
 
     a_mat, b_mat, *d_mats = _free_strides(
-        m, n, k, _last_two(a), _last_two(b), [_last_two(x) for x in (d, *beside)]
+        m, n, k, _last_two(a), _last_two(b), [_last_two(x) for x in (d, *aux)]
     )
-    d_mat, *beside_mats = d_mats
-    dims: list[tuple[int, ...]] = [(form.count, step(a), step(b), *map(step, (d, *beside)))]
+    d_mat, *aux_mats = d_mats
+    dims: list[tuple[int, ...]] = [(form.count, step(a), step(b), *map(step, (d, *aux)))]
     quantized = epilogue is not None and bool(epilogue.quantized)
     swapped = not (gate or quantized) and _prefers_transpose((m, n), d_mat)
     of_sums = granularity or (PER_TENSOR if scaled else None)
@@ -267,15 +267,15 @@ def grouped(
         of_sums, along = of_sums and of_sums.transposed, along[::-1]
         m, n = n, m
         a, b, a_mat, b_mat, d_mat = b, a, b_mat[::-1], a_mat[::-1], d_mat[::-1]
-        beside_mats = [x[::-1] for x in beside_mats]
+        aux_mats = [x[::-1] for x in aux_mats]
         dims = [(extent, of_b, of_a, *rest) for extent, of_a, of_b, *rest in dims]
         epilogue = epilogue and epilogue.transposed
         groups = groups.transposed
     requested = (precision, deterministic, of_sums, False)
     gemm = _assemble((m, n, k), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, requested, gate)
     if epilogue is not None:
-        _refuse_narrow_totals(epilogue, beside, form)
-        gemm = _with_epilogue(gemm, epilogue, beside, beside_mats, dims)
+        _refuse_narrow_totals(epilogue, aux, form)
+        gemm = _with_epilogue(gemm, epilogue, aux, aux_mats, dims)
     if not groups.stacked:
         gemm = replace(gemm, extents=Extents(m, n, k, groups=form.count))
     problem = replace(gemm.problem, groups=groups)
@@ -297,9 +297,9 @@ def _last_two(x: Layout) -> tuple[int, int]:
     return x.strides[-2], x.strides[-1]
 
 
-def _refuse_narrow_totals(epilogue: Epilogue, beside: Sequence[Layout], form: Form) -> None:
+def _refuse_narrow_totals(epilogue: Epilogue, aux: Sequence[Layout], form: Form) -> None:
     """Refuse sums over groups in a type to which they would be rounded after each."""
-    for x in beside[len(beside) - len(epilogue.totals) :] if epilogue.totals else ():
+    for x in aux[len(aux) - len(epilogue.totals) :] if epilogue.totals else ():
         if x.dtype.itemsize < 4 and x.strides[0] == 0 and form.count > 1:
             raise UnsupportedProblem(
                 f"bias_grad_out is {x.dtype} and of all groups, so that their sums would be "

@@ -165,8 +165,8 @@ class Problem:
         return first + second
 
     @property
-    def beside(self) -> str:
-        """What there is beside the product of two matrices, in words; "" for nothing."""
+    def features(self) -> str:
+        """What there is to the product beyond two matrices, in words; "" for nothing."""
         parts = (
             (self.scales, f"{self.scales}"),
             (self.blocks, f"scales {self.blocks}"),
@@ -179,7 +179,7 @@ class Problem:
         return ", ".join(words for there, words in parts if there)
 
     def __str__(self) -> str:
-        more = f", {self.beside}" if self.beside else ""
+        more = f", {self.features}" if self.features else ""
         return (
             f"A {self.a} x B {self.b} -> D {self.d} "
             f"({self.precision}, sums in {self.accumulator}{more})"

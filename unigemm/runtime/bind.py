@@ -108,7 +108,7 @@ def bind(library: Library, request: Request) -> Bound:
     if arguments or options.quantize_out is not None:
         fusion, in_place = _fused(request, arguments, options, see)
         refuse_changed(library, see.before)
-        options = replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
+        options = replace(options, epilogue=fusion.epilogue, aux=fusion.layouts)
     else:
         see.before += _read(library, request)
     later = measured(library, request, options, fusion)
@@ -207,7 +207,7 @@ def _bound(
         options=requested,
         arrays=arrays,
         fresh=z is None,
-        beside=fusion is not None or bool(scales.brought) or form is not None,
+        takes_more=fusion is not None or bool(scales.brought) or form is not None,
         returned=returned,
         scales=tuple(at[name] for name in scales.brought),
         factors=scales.factors,

@@ -142,7 +142,7 @@ class Instead(NamedTuple):
 
     @property
     def makes(self) -> bool:
-        """Whether each call makes arrays beside its result."""
+        """Whether each call makes arrays other than its result."""
         return bool(self.copies) or self.apart is not None or self.finish is not None
 
 
@@ -174,7 +174,7 @@ class Bound:
         The caller's arrays.
     fresh
         Whether `out` is made for the call.
-    beside
+    takes_more
         Whether the launcher takes anything beside a, b and d.
     workspace_bytes
         Its bytes.
@@ -213,7 +213,7 @@ class Bound:
     options: Options
     arrays: Arrays
     fresh: bool
-    beside: bool = False
+    takes_more: bool = False
     workspace_bytes: int = 0
     returned: tuple[Callable[[], Any], ...] = ()
     scales: tuple[int, ...] = ()

@@ -255,7 +255,7 @@ def run(
             request = Request.of(*parts)._replace(stream=None)
             return _run(library, bind(library, request), request)
         return compute_instead(library, bound, arrays, places, numbers, parts, run)
-    if bound.beside:
+    if bound.takes_more:
         if bound.returned:
             extra, places = _more_results(library, bound, arrays, places)
         more = bound.brought(places)

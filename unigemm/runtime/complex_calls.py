@@ -21,7 +21,7 @@ from .result_type import complex_type, conjugated, described, described_complex_
 __all__ = ["real_call", "real_description", "refuse_options"]
 
 #: What a request may have beside a product whose parts are computed apart.
-_BESIDE = ("alpha", "beta", "c", "bias")
+_AUX = ("alpha", "beta", "c", "bias")
 
 
 def real_call(library: Library, request: Request) -> Replaced:
@@ -47,14 +47,14 @@ def real_call(library: Library, request: Request) -> Replaced:
     refuse_options(request)
     shape = _shape(layouts)
     d = layouts.get("out") or Layout(shape, compact_strides(shape), dtype)
-    beside = [name for name in ("c", "bias") if name in named]
+    aux = [name for name in ("c", "bias") if name in named]
     made = _Made(library, device, list(dict.fromkeys(("a", "b", "out", *named))), named)
     for name in "ab":
         if conjugated(named[name]):
             layouts[name] = made.copied(name, layouts[name], layouts[name].dtype)
-    for name in beside:
+    for name in aux:
         layouts[name] = _as_complex(made, name, layouts[name], dtype)
-    form = complex_form(layouts["a"], layouts["b"], d, [layouts[name] for name in beside])
+    form = complex_form(layouts["a"], layouts["b"], d, [layouts[name] for name in aux])
     made.expanded(form)
     for name, copy in form.form.copied:
         made.densely(name, copy)
@@ -69,7 +69,7 @@ def real_call(library: Library, request: Request) -> Replaced:
     moved = {
         name: strided(library, made.real(name), own, unit_of(library, made.real(name)))
         for name, own in zip(
-            ("a", "b", *beside), (form.form.a, form.form.b, *form.form.beside), strict=True
+            ("a", "b", *aux), (form.form.a, form.form.b, *form.form.aux), strict=True
         )
     }
     kinds: dict[str, Any] = {"dtype": None, "casting": None}
@@ -180,7 +180,7 @@ def refuse_options(request: Request) -> None:
     if request.quantize_out is not None:
         raise UnsupportedDtype("complex results are not quantised; leave quantize_out= out")
     for name in request.arguments():
-        if name not in _BESIDE:
+        if name not in _AUX:
             raise UnsupportedProblem(
                 f"{name} is for real numbers and these are complex; leave it out (alpha, beta, c "
                 "and bias are for both)"
@@ -206,16 +206,14 @@ def real_description(request: Request) -> Request:
     refuse_options(request)
     shape = _shape(named)
     d = named.get("out") or Layout(shape, compact_strides(shape), dtype)
-    beside: list[str] = [name for name in ("c", "bias") if name in named]
-    for name in beside:
+    aux: list[str] = [name for name in ("c", "bias") if name in named]
+    for name in aux:
         if named[name].dtype not in COMPLEX:
             named[name] = Layout(named[name].shape, dense_steps(named[name].shape), dtype)
-    form = complex_form(named["a"], named["b"], d, [named[name] for name in beside])
+    form = complex_form(named["a"], named["b"], d, [named[name] for name in aux])
     moved: dict[str, Any] = {}
     copied = {name for name, _ in form.form.copied}
-    for name, own in zip(
-        ("a", "b", *beside), (form.form.a, form.form.b, *form.form.beside), strict=True
-    ):
+    for name, own in zip(("a", "b", *aux), (form.form.a, form.form.b, *form.form.aux), strict=True):
         x = named[name]
         made = name in copied or (form.expanded is not None and name == "ab"[form.expanded])
         moved[name] = _spec(own, x.dtype, 16 if made else x.alignment)

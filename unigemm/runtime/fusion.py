@@ -12,7 +12,7 @@ from ..arrays.operands import Operand, output_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import Layout, gated_shape, result_shape
 from ..problem.dtypes import EXACT, DType
-from ..problem.epilogue import RESULTS, Beside, Epilogue, Step, excess
+from ..problem.epilogue import RESULTS, Auxiliary, Epilogue, Step, excess
 from ..problem.grouped import Form
 from ..problem.matrix import MatrixType
 from ..problem.overlap import refuse_self_overlap
@@ -298,7 +298,7 @@ class _Builder:
     ) -> Fusion:  # fmt: skip
         """Return what was collected; `ends` are D, what is written, totals, the largest."""
         written, totals = len(self.written), len(self.totals)
-        blank = Beside(MatrixType(DType.FLOAT32, "strided", 4), "mn")
+        blank = Auxiliary(MatrixType(DType.FLOAT32, "strided", 4), "mn")
         epilogue = Epilogue(
             steps=steps,
             result=ends[0],

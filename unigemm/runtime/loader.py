@@ -77,9 +77,7 @@ def _launcher(plan: Plan, gemm: Gemm, device: int) -> Launcher:
     """Return the bound kernel of a plan, loaded once for each device."""
     # A launcher computes one product; `_each_launch` gives it the addresses of the others.
     if gemm.offsets != ((0, 0, 0),):
-        gemm = replace(
-            gemm, offsets=((0, 0, 0),), beside_offsets=((0,) * len(gemm.beside_strides),)
-        )
+        gemm = replace(gemm, offsets=((0, 0, 0),), aux_offsets=((0,) * len(gemm.aux_strides),))
     backend = usable_backend(plan.backend)
     if not backend.compiles:
         dump(plan, "", {})
@@ -153,23 +151,23 @@ def _each_launch(launch: Launcher, gemm: Gemm) -> Launcher:
     if gemm.offsets == ((0, 0, 0),):
         return launch
     moves = []
-    kinds = gemm.problem.epilogue.beside if gemm.problem.epilogue else ()
+    kinds = gemm.problem.epilogue.aux if gemm.problem.epilogue else ()
     sizes = [x.matrix.dtype.itemsize for x in kinds]
-    offsets = gemm.beside_offsets or ((),) * len(gemm.offsets)
+    offsets = gemm.aux_offsets or ((),) * len(gemm.offsets)
     matrices = gemm.problem.a, gemm.problem.b, gemm.problem.d
     of_a, of_b, of_d = (matrix.dtype.itemsize for matrix in matrices)
-    for (first, second, d), beside in zip(gemm.offsets, offsets, strict=True):
+    for (first, second, d), aux in zip(gemm.offsets, offsets, strict=True):
         to_a, to_b = first * of_a, second * of_b
         a, b = (to_b, to_a) if gemm.swapped else (to_a, to_b)
-        steps = tuple(at * size for at, size in zip(beside, sizes, strict=True))
+        steps = tuple(at * size for at, size in zip(aux, sizes, strict=True))
         moves.append((a, b, d * of_d, steps))
     of_scales = 3 if gemm.problem.scaled else 0
     behind = of_scales + len(kinds)
 
     def launch_each(a: int, b: int, d: int, workspace: int, stream: int, *more: Any) -> None:
         for to_a, to_b, to_d, steps in moves:
-            beside = (at + step for at, step in zip(more[of_scales:behind], steps, strict=True))
-            rest = (*more[:of_scales], *beside, *more[behind:])
+            aux = (at + step for at, step in zip(more[of_scales:behind], steps, strict=True))
+            rest = (*more[:of_scales], *aux, *more[behind:])
             launch(a + to_a, b + to_b, d + to_d, workspace, stream, *rest)
 
     return launch_each

@@ -62,7 +62,7 @@ class Options:
     rest: str = "zeros"
     form: Form | None = None  # of a grouped product
     epilogue: Epilogue | None = None  # without the classes of its arrays
-    beside: tuple[Layout, ...] = ()  # these arrays
+    aux: tuple[Layout, ...] = ()  # these arrays
     quantize_out: Any = None  # as the caller writes it, then a `Sharing`
     behind: bool = False  # whether a second pass rounds that
     converted: DType | None = None  # what a GPU converts the operands to as it reads them
@@ -163,7 +163,7 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
         scales=options.blocks,
         granularity=options.granularity,
         epilogue=options.epilogue,
-        beside=options.beside,
+        aux=options.aux,
     )
     if options.behind:
         rounded = {"quantized_rows": d.dtype, "quantized_by": options.quantize_out}

@@ -232,7 +232,7 @@ def _with_epilogue(
     )
     if options.behind:
         refuse_more_results(fusion.returned)
-    return replace(options, epilogue=fusion.epilogue, beside=fusion.layouts)
+    return replace(options, epilogue=fusion.epilogue, aux=fusion.layouts)
 
 
 def _plan_on_host(

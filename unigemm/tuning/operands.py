@@ -349,18 +349,18 @@ def call_of(first: Plan, request: Request) -> Call:
     scales_of_z = _scales_of(problem, arrays.get(SCALES), z)
     fused = scales_of(
         request.scales(),
-        lambda s, name: _spec(s, name, beside=True).layout,
+        lambda s, name: _spec(s, name, aux=True).layout,
         lambda name: {"a": x, "b": y}[name].layout,
         form,
     ).fused
     arguments |= request.given(fused)
     scaling = {name: s for name, s in scaling.items() if name not in fused}
     given = dict(arguments)
-    given |= {name: _spec(arrays[name], name, beside=True) for name in arguments if name in arrays}
+    given |= {name: _spec(arrays[name], name, aux=True) for name in arguments if name in arrays}
     if out is not None and given.get("c") is not None and arguments["c"] is out:
         given["c"] = z
     scales = dict(scaling)
-    scales |= {name: _spec(arrays[name], name, beside=True) for name in scaling if name in arrays}
+    scales |= {name: _spec(arrays[name], name, aux=True) for name in scaling if name in arrays}
     fusion = None
     if given or scales_of_z is not None:
         in_kernel = None if problem.quantized_rows else scales_of_z
@@ -444,14 +444,14 @@ def _keywords(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**named, "epilogue_args": more} if more else named
 
 
-def _spec(x: Any, name: str, *, beside: bool = False) -> ArraySpec:
+def _spec(x: Any, name: str, *, aux: bool = False) -> ArraySpec:
     """Describe a compact array with the shape, dtype, order and alignment of one.
 
-    `beside` is for arrays of an epilogue, which broadcast: a step of 0 is an extent of 1.
+    `aux` is for auxiliary arrays, which broadcast: a step of 0 is an extent of 1.
     """
     layout = x.layout if isinstance(x, ArraySpec) else view(x, name).layout
     shape, steps = layout.shape, layout.strides
-    if beside:
+    if aux:
         pairs = zip(shape, steps, strict=True)
         shape = tuple(1 if step == 0 else extent for extent, step in pairs)
     columns = len(shape) > 1 and steps[-2] == 1 and steps[-1] != 1

@@ -107,7 +107,7 @@ class Line:
             "product": str(self.plan.extents),
             "layout": self.plan.problem.layout,
             "kind": self.kind,
-            "beside": self.plan.problem.beside,
+            "beside": self.plan.problem.features,
             "kernel": f"{self.plan.backend} {self.plan.config}",
             "codes": legend(self.plan.config),
             "limiter": self.plan.limiter,

@@ -172,7 +172,7 @@ _COLUMNS = (
     _Column("product", lambda x: x.plan.extents.flops,
             lambda x: f"{x.plan.extents} {x.plan.problem.layout}"),
     _Column("numbers", lambda x: x.kind),
-    _Column("with", lambda x: x.plan.problem.beside or None),
+    _Column("with", lambda x: x.plan.problem.features or None),
     _Column("limited by", lambda x: x.plan.limiter),
     _Column("estimated us", lambda x: x.plan.predicted_us,
             lambda x: _one_digit(x.plan.predicted_us) + " assumed" * x.plan.assumed),

@@ -16,7 +16,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint8, Uint32, const_expr
 
 from unigemm.problem.dtypes import DType
-from unigemm.problem.epilogue import Beside, Epilogue, evaluate
+from unigemm.problem.epilogue import Auxiliary, Epilogue, evaluate
 from unigemm.problem.problem import Problem
 
 from ...common.epilogue import in_halves
@@ -103,9 +103,9 @@ def arguments_of(problem: Problem) -> list:
     numbers; each where the problem has it. See `parted`.
     """
     epilogue, blocks = problem.epilogue, problem.has_block_scales
-    beside = 0 if epilogue is None else len(epilogue.beside)
+    aux = 0 if epilogue is None else len(epilogue.aux)
     scales = [
-        *[Int64(1)] * ((8 if blocks else 0) + 4 * beside),
+        *[Int64(1)] * ((8 if blocks else 0) + 4 * aux),
         *[Int64(1)] * (2 if blocks else 0),
         *([Int64(1), Int64(1), Float64(1)] if blocks or problem.scaled else []),
     ]
@@ -113,7 +113,7 @@ def arguments_of(problem: Problem) -> list:
         return scales
     return [
         *scales,
-        *[Int64(1)] * (beside + (1 if epilogue.largest is not None else 0)),
+        *[Int64(1)] * (aux + (1 if epilogue.largest is not None else 0)),
         *[Float64(1)] * epilogue.numbers,
     ]
 
@@ -128,7 +128,7 @@ def parted(problem: Problem, more: tuple) -> tuple[tuple, Taken]:
         del left[:count]
         return taken
 
-    blocks, count = problem.has_block_scales, 0 if epilogue is None else len(epilogue.beside)
+    blocks, count = problem.has_block_scales, 0 if epilogue is None else len(epilogue.aux)
     of_scales = (take(4), take(4)) if blocks else ()
     steps = tuple(Steps(*take(4)) for _ in range(count))
     of_blocks = take(2) if blocks else ()
@@ -223,13 +223,13 @@ class _Arrays:
         i0, i1 = site.batch
         self.bases = [
             place + (Int64(i0) * step[2] + Int64(i1) * step[3]) * x.matrix.dtype.itemsize
-            for place, step, x in zip(places, steps, epilogue.beside, strict=True)
+            for place, step, x in zip(places, steps, epilogue.aux, strict=True)
         ]
         self.rows: dict[int, Int32] = {}
         self.lines: dict[tuple[int, int], Int64] = {}
         self.columns: dict[tuple[int, int, int], Int32] = {}
 
-    def width(self, x: Beside, run: Run) -> int:
+    def width(self, x: Auxiliary, run: Run) -> int:
         """Return how many elements of a run are read at once: rows of D are that many long."""
         if x.matrix.major != "n" or not self.site.aligned or self.problem.d.major != "n":
             return 1
@@ -254,7 +254,7 @@ class _Arrays:
             found += known[row, column, run.count]
         return found
 
-    def _read_run(self, i: int, x: Beside, run: Run) -> list:
+    def _read_run(self, i: int, x: Auxiliary, run: Run) -> list:
         dtype = CUTE_TYPES[x.matrix.dtype]
         if "n" not in x.along:
             return self._read_at(i, x, run, 0, dtype, 1) * run.count
@@ -264,7 +264,7 @@ class _Arrays:
             found += self._read_at(i, x, run, first, dtype, width)
         return found
 
-    def _read_at(self, i: int, x: Beside, run: Run, first: int, dtype: type, width: int) -> list:
+    def _read_at(self, i: int, x: Auxiliary, run: Run, first: int, dtype: type, width: int) -> list:
         where = self.address(i, x, run, first, width)
         if dtype in FLOAT8_NAMES:
             loaded = read(global_vector(where, Uint8, width), width)
@@ -297,7 +297,7 @@ class _Arrays:
         pair = cutlass.min(run.column // 2 + first // 2, extents[1] // 2 - 1)
         return pair + half if first % 2 else pair
 
-    def address(self, i: int, x: Beside, run: Run, first: int, width: int) -> Int64:
+    def address(self, i: int, x: Auxiliary, run: Run, first: int, width: int) -> Int64:
         """Return where so many elements lie, at a place inside of D.
 
         Rows are added first: what they and the columns share is computed once.
@@ -324,7 +324,7 @@ class _Arrays:
 
     def write(self, i: int, values: list) -> None:
         """Write an array of results, of those that lie in D."""
-        x = self.epilogue.beside[i]
+        x = self.epilogue.aux[i]
         dtype = CUTE_TYPES[x.matrix.dtype]
         at = 0
         for run in self.runs:

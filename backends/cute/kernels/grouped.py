@@ -72,7 +72,7 @@ def moved(problem: Problem, taken: Taken, begin: tuple[Int32, Int32]) -> Taken:
             + (Int64(begin[1]) * step[1] if "n" in x.along else 0)
         )
         * x.matrix.dtype.itemsize
-        for place, step, x in zip(places, steps, problem.epilogue.beside, strict=True)
+        for place, step, x in zip(places, steps, problem.epilogue.aux, strict=True)
     )
     return taken._replace(addresses=places)
 

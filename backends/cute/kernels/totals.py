@@ -23,7 +23,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, const_expr
 
-from unigemm.problem.epilogue import Beside, arithmetic
+from unigemm.problem.epilogue import Auxiliary, arithmetic
 from unigemm.problem.groups import Groups
 from unigemm.problem.matrix import MatrixType
 
@@ -103,11 +103,11 @@ def with_totals(
             workspace += apart
         else:
             sources.append((d, Steps(*d_steps)))
-    beside = Beside(MatrixType(kind, "n", TOTALS_UNIT * kind.itemsize), "mn")
+    aux = Auxiliary(MatrixType(kind, "n", TOTALS_UNIT * kind.itemsize), "mn")
     own = replace(
         epilogue,
         stores=(*epilogue.stores, *kept_totals(problem)),
-        stored=(*epilogue.stored, *[beside] * len(kept)),
+        stored=(*epilogue.stored, *[aux] * len(kept)),
         totals=(),
         totalled=(),
     )

@@ -72,7 +72,7 @@ def taken_behind(problem: Problem, taken: Taken, rows: Int32, swapped: bool) -> 
     steps = tuple(transposed(each) if swapped else each for each in steps)
     moved = tuple(
         behind(address, rows, own, x.matrix.dtype)
-        for address, own, x in zip(addresses, steps, problem.epilogue.beside, strict=True)
+        for address, own, x in zip(addresses, steps, problem.epilogue.aux, strict=True)
     )
     return Taken(moved, steps, *others)
 

@@ -8,7 +8,7 @@ import numpy as np
 from cuda.tile.compilation import ArrayConstraint, ScalarConstraint, TupleConstraint
 
 from unigemm.problem.dtypes import DType
-from unigemm.problem.epilogue import Beside, Epilogue, Step, arithmetic
+from unigemm.problem.epilogue import Auxiliary, Epilogue, Step, arithmetic
 from unigemm.problem.problem import Problem
 
 from ...common.lowering import lowered
@@ -44,7 +44,7 @@ def program_of(problem: Problem, *, by_lines: bool) -> tuple[Any, ...]:
     epilogue = lowered(problem.epilogue, problem.d.dtype)
     flipped = by_lines and problem.d.major == "m"
     wide = arithmetic(problem.accumulator, problem.d.dtype) is DType.FLOAT64
-    seen = tuple(_seen(epilogue.beside[part.array], flipped) for part in parts_of(epilogue))
+    seen = tuple(_seen(epilogue.aux[part.array], flipped) for part in parts_of(epilogue))
     if epilogue.halves:
         steps, ends = _of_both(epilogue)
         return steps, ends, seen, -1, wide
@@ -90,7 +90,7 @@ def _of_both(epilogue: Epilogue) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     return tuple(at), (places[epilogue.result][0], largest, *stores)
 
 
-def _seen(x: Beside, flipped: bool) -> tuple[bool, bool, bool]:
+def _seen(x: Auxiliary, flipped: bool) -> tuple[bool, bool, bool]:
     first, second, turned = "m" in x.along, "n" in x.along, physical_lines(x.matrix) == "n"
     return (second, first, not turned) if flipped else (first, second, turned)
 
@@ -121,7 +121,7 @@ def fused_constraint(
         return TupleConstraint(())
     arrays = tuple(
         array_constraint(
-            epilogue.beside[part.array],
+            epilogue.aux[part.array],
             in_place=part.array == epilogue.in_place,
             half=part.half is not None,
         )
@@ -133,8 +133,10 @@ def fused_constraint(
     return TupleConstraint((arrays, numbers, place, program, (b,) if epilogue.halves else ()))
 
 
-def array_constraint(x: Beside, *, in_place: bool = False, half: bool = False) -> ArrayConstraint:
-    """Return what is promised of an array beside D; the second half of N begins anywhere."""
+def array_constraint(
+    x: Auxiliary, *, in_place: bool = False, half: bool = False
+) -> ArrayConstraint:
+    """Return what is promised of an auxiliary array; the second half of N begins anywhere."""
     contiguous = x.matrix.major != "strided"
     return ArrayConstraint(
         TYPES[x.matrix.dtype],

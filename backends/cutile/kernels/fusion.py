@@ -69,7 +69,7 @@ def read(x, seen, at, shape, steps):  # noqa: ANN001, ANN201
     return tile.reshape((first, second))
 
 
-def write_beside(tile, x, seen, at, steps):  # noqa: ANN001, ANN201
+def write_aux(tile, x, seen, at, steps):  # noqa: ANN001, ANN201
     """Store a tile of results; the extent of an axis that their array does not have is one."""
     shape = (tile.shape[0], tile.shape[1])
     rows, columns = shape[0] if seen[0] else 1, shape[1] if seen[1] else 1
@@ -171,7 +171,7 @@ def fuse(total, other, fused, dtype, at, steps, ends):  # noqa: ANN001, ANN201
     for i in ct.static_iter(range(2, len(program[1]))):
         number = ct.static_eval(len(program[2]) - len(program[1]) + i)
         x, seen = fused[0][number], program[2][number]
-        write_beside(ct.broadcast_to(values[program[1][i]], shape), x, seen, at, steps)
+        write_aux(ct.broadcast_to(values[program[1][i]], shape), x, seen, at, steps)
     if largest >= 0:
         note_largest(
             ct.broadcast_to(values[largest], half), fused[2][0], at,

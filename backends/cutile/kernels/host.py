@@ -27,7 +27,7 @@ from ..geometry import (
     REDUCE_TILE,
     TRANSPOSE_TILE,
     Features,
-    cleared_beside,
+    cleared_aux,
     columns_of,
     effective_problem,
     is_copied,
@@ -155,9 +155,9 @@ def scheduling(spec: Spec, groups: Groups, convention: CallingConvention) -> Ker
     """Return the signature of the kernel that writes the table of tiles, and zeros."""
     problem, along = spec.problem, "mnk".index(groups.along)
     cleared = [(output_constraint(spec), problem.d)] if groups.rest == "zeros" else []
-    for i in cleared_beside(problem):
+    for i in cleared_aux(problem):
         assert problem.epilogue is not None
-        x = problem.epilogue.beside[i]
+        x = problem.epilogue.aux[i]
         cleared.append((array_constraint(x), x.matrix))
     arrays = TupleConstraint(tuple(constraint for constraint, _ in cleared))
     axes = TupleConstraint(tuple(3 if (x.major == "m") == (along == 0) else 2 for _, x in cleared))
