@@ -81,7 +81,7 @@ def tensor_memory(
     before_sync()
     cute.arch.sync_threads()
     after_sync()
-    held = cute.arch.retrieve_tmem_ptr(spec.sums, 16, holder)
+    held = cute.arch.retrieve_tmem_ptr(spec.acc, 16, holder)
     return cute.make_tensor(
         held, mma.make_fragment_C(mma.partition_shape_C(spec.config.tile[:2])).layout
     )
@@ -109,13 +109,13 @@ def store(
     parts = cute.flat_divide(sums[(None, None), 0, 0], (ROWS, columns))
     op = tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE)
     read = tcgen05.make_tmem_copy(
-        cute.make_copy_atom(op, spec.sums), parts[None, None, 0, 0]
+        cute.make_copy_atom(op, spec.acc), parts[None, None, 0, 0]
     ).get_slice(thread)
     source = read.partition_S(parts)
     shape = read.partition_D(cute.make_identity_tensor((ROWS, columns))).shape
     row = corner[0] * ROWS + thread
     for part in range_constexpr(tile_n // columns):
-        held = cute.make_rmem_tensor(shape, spec.sums)
+        held = cute.make_rmem_tensor(shape, spec.acc)
         cute.copy(read, source[None, None, None, 0, part], held)
         cute.arch.fence_view_async_tmem_load()
         for i in range_constexpr(columns):

@@ -67,14 +67,14 @@ class Spec:
         return self.config.split_k > 1
 
     @property
-    def sums(self) -> type:
+    def acc(self) -> type:
         """Type of the accumulators."""
         return CUTE_TYPES[self.problem.accumulator]
 
     @property
     def output(self) -> type:
         """Type of what the main kernel writes."""
-        return self.sums if self.split else CUTE_TYPES[self.problem.d.dtype]
+        return self.acc if self.split else CUTE_TYPES[self.problem.d.dtype]
 
     @property
     def inputs(self) -> tuple[type, type]:
@@ -97,13 +97,13 @@ class Spec:
 
         The last is the problem as it sees it, lines along D's, if there is an epilogue.
         """
-        whole = 128 // self.sums.width
+        whole = 128 // self.acc.width
         stored = whole if self.problem.d.vector >= whole else 1
         sliced = not self.problem.batch_invariant
         fused = None
         if self.problem.epilogue is not None:
             fused = self.problem.transposed if self.down else self.problem
-        return self.sums, CUTE_TYPES[self.problem.d.dtype], stored, self.overlap, sliced, fused
+        return self.acc, CUTE_TYPES[self.problem.d.dtype], stored, self.overlap, sliced, fused
 
 
 def example_arguments(parameters: int, more: Sequence[Any] = ()) -> list:

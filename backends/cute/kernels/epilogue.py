@@ -26,8 +26,8 @@ from .host_arguments import Steps
 from .operations import exact_operations, lists, nearest, operations
 
 __all__ = [
-    "Run", "Site", "Taken", "arguments_of", "cache_lines", "finished", "line_arrays", "parted",
-    "prefetch_arrays", "scales_at", "whole_arrays",
+    "Run", "Site", "Taken", "apply_epilogue", "arguments_of", "cache_lines", "line_arrays",
+    "parted", "prefetch_arrays", "scales_at", "whole_arrays",
 ]  # fmt: skip
 
 _WARP = 32
@@ -140,7 +140,9 @@ def parted(problem: Problem, more: tuple) -> tuple[tuple, Taken]:
     return scales, Taken(places, steps, largest, take(epilogue.numbers))
 
 
-def finished(problem: Problem, taken: Taken, values: list, runs: list[Run], site: Site) -> list:
+def apply_epilogue(
+    problem: Problem, taken: Taken, values: list, runs: list[Run], site: Site
+) -> list:
     """Return D's elements of sums, in the type of the arithmetic, and write what is beside D.
 
     Those that are to be quantised are not rounded yet, and their scales are not written.
@@ -152,7 +154,7 @@ def finished(problem: Problem, taken: Taken, values: list, runs: list[Run], site
     taken
         From `parted`.
     values
-        The sums, run by run.
+        The accumulators, run by run.
     runs, site
         Where they lie. With a gate along N two neighbours of a run become one element.
     """

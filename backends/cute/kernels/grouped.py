@@ -61,7 +61,7 @@ def of_groups(problem: Problem, more: tuple) -> tuple:
 
 
 def moved(problem: Problem, taken: Taken, begin: tuple[Int32, Int32]) -> Taken:
-    """Return what `finished` takes, for sums whose first row and column are these."""
+    """Return what `apply_epilogue` takes, for sums whose first row and column are these."""
     if problem.epilogue is None:
         return taken
     places, steps, *_ = taken

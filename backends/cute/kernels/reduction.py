@@ -23,9 +23,9 @@ from .device import (
     wait_with,
     write,
 )
-from .epilogue import Run, Site, Taken, finished
+from .epilogue import Run, Site, Taken, apply_epilogue
 from .host_arguments import ResultSteps, Steps, transposed
-from .scaling import scale_of, scale_sums
+from .scaling import scale_acc, scale_of
 
 REDUCE_THREADS_LOG = 7
 REDUCE_THREADS = 1 << REDUCE_THREADS_LOG
@@ -106,11 +106,11 @@ def reduce_kernel(
     if slices_log > 0:
         add_slices(total, sums, count, thread, wide)
     if inside & (part == 0):
-        scale_sums(total, scale_of(scales))
+        scale_acc(total, scale_of(scales))
         if const_expr(fused is not None):
             runs = [Run(at[0], column, count)]
             site = Site((m, n), (at[2], at[3]), aligned=True)
-            values = finished(fused, taken, elements(total, 0, count), runs, site)
+            values = apply_epilogue(fused, taken, elements(total, 0, count), runs, site)
             gate = const_expr(2 if fused.epilogue.gate else 1)
             done = as_fragment(values)
             offset += Int64(column // gate - column) * d_steps.column
@@ -216,7 +216,7 @@ def workspace_pitches(sums: type, m: Int32, n: Int32, batches: Int32) -> tuple[I
     return row_pitch, row_pitch * m * batches
 
 
-def target_of_sums(
+def store_target(
     spec: Spec, parts: Int64, d: Int64, sizes: tuple, d_steps: Steps
 ) -> tuple[Int64, ResultSteps]:
     """Return where the main kernel writes, and its strides: D, or the parts in the workspace."""
@@ -224,7 +224,7 @@ def target_of_sums(
         return d, ResultSteps(*d_steps)
     m, n, l0, l1 = sizes
     lines, line = (n, m) if spec.down else (m, n)
-    row_pitch, part_pitch = workspace_pitches(spec.sums, lines, line, l0 * l1)
+    row_pitch, part_pitch = workspace_pitches(spec.acc, lines, line, l0 * l1)
     row, column = (Int64(1), row_pitch) if spec.down else (row_pitch, Int64(1))
     matrix = row_pitch * lines
     return parts, ResultSteps(row, column, matrix, matrix * l0, part_pitch)

@@ -18,7 +18,7 @@ _NAN, _LEAST = 0x7FC00000, 0x00400000  # bits of float32: NaN, 2 to the -127
 
 
 def scale_of(scales: tuple) -> tuple:
-    """Return what sums are multiplied by, for `scale_sums`: two numbers, or nothing.
+    """Return what sums are multiplied by, for `scale_acc`: two numbers, or nothing.
 
     `scales` are the addresses of two numbers (0 for none) and a factor, or nothing.
     """
@@ -51,7 +51,7 @@ def product_of(address_a: Any, address_b: Any, factor: Float64) -> tuple:
 
 
 @cute.jit
-def scale_sums(sums: cute.Tensor, scale: tuple) -> None:
+def scale_acc(sums: cute.Tensor, scale: tuple) -> None:
     """Multiply sums by what `scale_of` returned."""
     if const_expr(len(scale) > 0):
         for i in range_constexpr(cute.size(sums)):

@@ -49,14 +49,14 @@ def store_cluster(
         for j in range_constexpr(0, geo.b.rows, wide):
             index = const_expr((i * geo.b.rows + j) // wide)
             where = (index * warps + warp) * WARP + lane
-            write([acc[i, j + x] for x in range(wide)], vector_at(spec.sums, area, where))
+            write([acc[i, j + x] for x in range(wide)], vector_at(spec.acc, area, where))
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
 
     # -- the vectors of a warp are one unit, and these are dealt to the CTAs and their warps
     vectors = const_expr(geo.a.rows * geo.b.rows // wide * warps)
     begin, end = rank * vectors // count, (rank + 1) * vectors // count
-    total = cute.make_rmem_tensor((geo.cluster_vectors, wide), spec.sums)
+    total = cute.make_rmem_tensor((geo.cluster_vectors, wide), spec.acc)
     add_cluster(spec, total, area, rank, (begin, vectors), thread)
     arrive_with(to.address, *[total[v, 0] for v in range(geo.cluster_vectors)])
 
@@ -93,12 +93,12 @@ def add_cluster(
     others = [other - select(other >= count, Int32(count), Int32(0)) for other in others]
     for first in range_constexpr(0, geo.cluster_vectors, group):
         last = const_expr(min(first + group, geo.cluster_vectors))
-        fetched = cute.make_rmem_tensor((last - first, count, wide), spec.sums)
+        fetched = cute.make_rmem_tensor((last - first, count, wide), spec.acc)
         for v in range_constexpr(first, last):  # all loads of a group before its first sum
             number = cutlass.min(begin + v * warps + warp, Int32(vectors - 1))
             where = area + (number * WARP + lane) * VECTOR_BYTES
             for step in range_constexpr(count):
-                words = fetch(where, others[step], spec.sums)
+                words = fetch(where, others[step], spec.acc)
                 for x in range_constexpr(wide):
                     fetched[v - first, step, x] = words[x]
         for own in range_constexpr(count):
@@ -187,7 +187,7 @@ def store_vectors(
     together = const_expr(apart == 1 and geo.store_width % wide == 0)
     size = const_expr(spec.output.width // 8)
     where = to.address + (Int64(row) * to.strides[0] + Int64(column) * step) * size
-    vector = cute.make_rmem_tensor(wide, spec.sums)
+    vector = cute.make_rmem_tensor(wide, spec.acc)
     for x in range_constexpr(wide):
         vector[x] = total[v, x]
     if row < to.extents[0]:

@@ -29,7 +29,7 @@ from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from ...common.epilogue import in_place
 from ...common.workspace import whole
 from ...cute.kernels.device import elements, global_vector, read_parts, shared_vector, write
-from ...cute.kernels.epilogue import Run, Site, finished
+from ...cute.kernels.epilogue import Run, Site, apply_epilogue
 from ...cute.kernels.reduction import as_fragment, store_total
 from ..schedules import WARP, patches_beside_stages
 from .records import EpilogueArguments, Thread
@@ -106,7 +106,7 @@ def store_results(
         taken, batch = epilogue
         values = acc if existing is None else elements(acc, 0, count)
         runs = [Run(*corner, count, apart)]
-        acc = finished(spec.problem, taken, values, runs, Site(extents, batch, aligned))
+        acc = apply_epilogue(spec.problem, taken, values, runs, Site(extents, batch, aligned))
         if spec.problem.epilogue.gate:
             address += (corner[1] // 2 - corner[1]) * Int64(stride) * (spec.output.width // 8)
             existing = None if existing is None else existing // 2

@@ -68,7 +68,7 @@ def gemm_kernel(
     acc = loop_of(spec)(spec, sources, shared, own, unit)
 
     # -- epilogue
-    patch = cute.recast_ptr(smem, dtype=spec.sums) + own.warp * (geo.lanes[0] * geo.patch_pitch)
+    patch = cute.recast_ptr(smem, dtype=spec.acc) + own.warp * (geo.lanes[0] * geo.patch_pitch)
     size = spec.output.width // 8
     out = d + batch_offset(d_steps, unit.batch) * size
     steps = (d_steps.row, d_steps.column)

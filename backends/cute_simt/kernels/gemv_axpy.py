@@ -93,10 +93,10 @@ def add_rows(
     ]
     for i in range_constexpr(most):
         there = const_expr(True) if const_expr(whole) else i < left
-        scale = value_or_zero(factors[i], there, spec.sums)
+        scale = value_or_zero(factors[i], there, spec.acc)
         for j in range_constexpr(len(columns)):
             for e in range_constexpr(count):
-                acc[j * count + e] += scale * value_or_zero(loaded[i][j][e], there, spec.sums)
+                acc[j * count + e] += scale * value_or_zero(loaded[i][j][e], there, spec.acc)
 
 
 @cute.jit
@@ -135,10 +135,10 @@ def store_columns(
         for distance in (x for x in (8, 16) if x >= lanes):
             acc[i] += cute.arch.shuffle_sync_bfly(acc[i], distance, mask=WHOLE)
     vector = const_expr(spec.config.thread[1] // len(offsets))
-    stored = const_expr(min(vector, BANK_VECTOR * 8 // spec.sums.width))
+    stored = const_expr(min(vector, BANK_VECTOR * 8 // spec.acc.width))
     smem = cutlass.memory.SmemAllocator()
     layout = cute.make_layout(spec.config.slice_k * tile_n)
-    area = smem.allocate_tensor(spec.sums, layout, BANK_VECTOR)
+    area = smem.allocate_tensor(spec.acc, layout, BANK_VECTOR)
     if thread % WARP < lanes:
         for j in range_constexpr(len(offsets)):
             for e in range_constexpr(0, vector, stored):
@@ -197,7 +197,7 @@ def axpy_kernel(
     columns = tuple(
         pinned(line + Int64(cutlass.min(column + x, n - vector)) * b_size) for x in offsets
     )
-    acc = cute.make_rmem_tensor(each, spec.sums)
+    acc = cute.make_rmem_tensor(each, spec.acc)
     acc.fill(0.0)
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
         wait_with(factor, *columns, iterations)

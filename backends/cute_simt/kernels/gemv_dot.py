@@ -34,7 +34,7 @@ from ...cute.kernels.device import (
 )
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
-from ...cute.kernels.reduction import reduce_parts, target_of_sums
+from ...cute.kernels.reduction import reduce_parts, store_target
 from ..geometry_gemv import (
     dot_unroll,
     few_rows_blocks,
@@ -140,8 +140,8 @@ def add_products(
         read(global_vector(x + at * (b_type.width // 8), b_type, count), count) for x in columns
     ]
     for e in range_constexpr(count):
-        left = [x.to(spec.sums) for x in loaded[e]]
-        right = [elements(x, e, 1)[0].to(spec.sums) for x in others]
+        left = [x.to(spec.acc) for x in loaded[e]]
+        right = [elements(x, e, 1)[0].to(spec.acc) for x in others]
         for i in range_constexpr(len(left)):
             for j in range_constexpr(len(columns)):
                 acc[i * len(columns) + j] += left[i] * right[j]
@@ -177,7 +177,7 @@ def add_groups(
     members = spec.config.warps[1]
     smem = cutlass.memory.SmemAllocator()
     layout = cute.make_layout(spec.config.slice_k * members * count)
-    area = smem.allocate_tensor(spec.sums, layout, 16)
+    area = smem.allocate_tensor(spec.acc, layout, 16)
     at = (group * members + member) * count + first
     for j in range_constexpr(len(values)):
         area[at + j] = values[j]
@@ -223,7 +223,7 @@ def dot_kernel(
         pinned(from_b + Int64(cutlass.min(column + j, n - 1)) * b_steps.column * b_size)
         for j in range(each)
     )
-    acc = cute.make_rmem_tensor(tile_m * each, spec.sums)
+    acc = cute.make_rmem_tensor(tile_m * each, spec.acc)
     acc.fill(0.0)
     if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
         if iterations > 0:  # B into the L2 while the kernel before runs
@@ -264,7 +264,7 @@ def start_kernel(kernel: Callable, spec: Spec, of: Arguments) -> None:
     m, n, k, l0, l1 = of.sizes
     split_k = of.parameters.split_k
     tile_m, tile_n, _ = spec.config.tile
-    out, steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), of.d_steps)
+    out, steps = store_target(spec, workspace, d, (m, n, l0, l1), of.d_steps)
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     kernel(
         spec, Bases(a, b, out), Extents(m, n, k), of.a_steps, of.b_steps, steps,

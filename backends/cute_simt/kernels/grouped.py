@@ -149,7 +149,7 @@ def compute(
     )  # fmt: skip
     sources = sources_of(spec, Inputs((a, b), inputs.steps), unit, Extents(m, n, k), thread)
     acc = loop_of(spec)(spec, sources, shared, lane, unit)
-    patch = cute.recast_ptr(smem, dtype=spec.sums) + lane.warp * (geo.lanes[0] * geo.patch_pitch)
+    patch = cute.recast_ptr(smem, dtype=spec.acc) + lane.warp * (geo.lanes[0] * geo.patch_pitch)
     epilogue = EpilogueArguments(moved(spec.problem, taken, (at[0], at[1])), unit.batch)
     to = Destination(out, (d_steps.row, d_steps.column), unit.corner, (m, n), epilogue)
     store_accumulators(spec, acc, patch, to, lane)

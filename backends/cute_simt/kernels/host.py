@@ -31,7 +31,7 @@ from ...cute.kernels.device import Divisor, raster
 from ...cute.kernels.epilogue import Taken, arguments_of, parted
 from ...cute.kernels.grouped import arguments_of_groups, of_groups
 from ...cute.kernels.host_arguments import Addresses, grouped
-from ...cute.kernels.reduction import reduce_parts, target_of_sums
+from ...cute.kernels.reduction import reduce_parts, store_target
 from ...cute.kernels.totals import with_totals
 from ..geometry import launched_smem
 from ..schedules import (
@@ -69,7 +69,7 @@ def start(spec: Spec, of: Arguments) -> None:
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     parts, together = split_k * spec.config.cluster_k, spec.config.cluster_k
     k_tiles = ((k + tile_k - 1) // tile_k + parts - 1) // parts
-    out, out_steps = target_of_sums(spec, workspace, d, (m, n, l0, l1), of.d_steps)
+    out, out_steps = store_target(spec, workspace, d, (m, n, l0, l1), of.d_steps)
     order = raster(tiles_m, tiles_n, along_n, band)
     tiles = tiles_m * tiles_n * l0 * l1
     units, whole = tiles * split_k, Int32(0)

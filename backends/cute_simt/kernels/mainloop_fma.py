@@ -42,7 +42,7 @@ def fresh_accumulators(spec: Spec) -> cute.Tensor:
     """Return a thread's accumulators, (rows of A, rows of B)."""
     geo = spec.geometry
     row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
-    return cute.make_rmem_tensor(row_major, spec.sums)
+    return cute.make_rmem_tensor(row_major, spec.acc)
 
 
 def load_fragment(
@@ -115,7 +115,7 @@ def multiply(
 
 def add_product(spec: Spec, acc: cute.Tensor, left: list, right: list) -> None:
     """Add the products of a column of A and a row of B."""
-    if not spec.sums.is_float:
+    if not spec.acc.is_float:
         add_integers(spec, acc, left, right)
     elif spec.pairs == "n":
         add_pairs(acc, left, right, 0)

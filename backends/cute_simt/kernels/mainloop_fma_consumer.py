@@ -46,8 +46,8 @@ def sum_k_tiles(
     geo, config = spec.geometry, spec.config
     full, empty = barriers
     firsts = first_rows(geo, config, *thread)
-    held = tuple(cute.make_rmem_tensor(x.rows * geo.step, spec.sums) for x in (geo.a, geo.b))
-    acc.fill(spec.sums(0.0))
+    held = tuple(cute.make_rmem_tensor(x.rows * geo.step, spec.acc) for x in (geo.a, geo.b))
+    acc.fill(spec.acc(0.0))
     if count > 0:
         cute.arch.mbarrier_wait(full + stage, phase)
     hold(held, fragments(spec, stage_at(spec, shared, stage), firsts, 0))
@@ -116,8 +116,8 @@ def fragments(spec: Spec, stages: Stages, firsts: tuple[Int32, Int32], k: int) -
     layouts; with A first a quarter of the reads are waited for.
     """
     geo = spec.geometry
-    right = load_fragment(geo.b, stages.b, firsts[1], k, geo.step, spec.sums)
-    left = load_fragment(geo.a, stages.a, firsts[0], k, geo.step, spec.sums)
+    right = load_fragment(geo.b, stages.b, firsts[1], k, geo.step, spec.acc)
+    left = load_fragment(geo.a, stages.a, firsts[0], k, geo.step, spec.acc)
     return left, right
 
 

@@ -68,7 +68,7 @@ def persistent_kernel(
 
     # -- shared memory: (stages) of A, then (stages) of B, then the epilogue's patches
     smem, shared = stages_of(spec)
-    patches = cute.recast_ptr(smem + config.stages * (geo.a.bytes + geo.b.bytes), dtype=spec.sums)
+    patches = cute.recast_ptr(smem + config.stages * (geo.a.bytes + geo.b.bytes), dtype=spec.acc)
     patch = patches + warp * (geo.lanes[0] * geo.patch_pitch)
     source_a, source_b = sources_from_zero(spec, inputs, extents, thread)
     held_a = cute.make_rmem_tensor(len(source_a.schedule), Int16)

@@ -72,8 +72,8 @@ class Spec(device.Spec):
         """
         first = self.problem.converted
         if first in (DType.FLOAT16, DType.BFLOAT16):
-            return Float32, CUTE_TYPES[first], self.sums
-        return (self.sums,)
+            return Float32, CUTE_TYPES[first], self.acc
+        return (self.acc,)
 
     @property
     def pairs(self) -> Literal["m", "n"] | None:
@@ -83,7 +83,7 @@ class Spec(device.Spec):
         they save.
         """
         geo = self.geometry
-        if not self.packed or self.sums is not Float32:
+        if not self.packed or self.acc is not Float32:
             return None
         if not geo.b.k_major and geo.b.rows % 2 == 0:
             return "n"

@@ -213,7 +213,7 @@ def stream_kernel(
         acc = loop_of(spec)(spec, sources, shared, own, unit, meanwhile)
         acc = own_registers(acc, m >> 31)  # for what is added to them, too
         due = select(k_tile > 0, Int32(1), Int32(0))
-        patch = cute.recast_ptr(smem, dtype=spec.sums)
+        patch = cute.recast_ptr(smem, dtype=spec.acc)
         patch += own.warp * (spec.geometry.lanes[0] * spec.geometry.patch_pitch)
         finish_piece(
             spec, acc, Outputs(d, d_steps, taken, workspace), flags, Piece(index, tile, k_tile),
@@ -335,7 +335,7 @@ def leave_accumulators(
     for i, indices in enumerate(vectors(spec)):
         write(
             [acc[index] for index in indices],
-            global_vector(where + i * step, spec.sums, len(indices)),
+            global_vector(where + i * step, spec.acc, len(indices)),
         )
 
 
@@ -365,7 +365,7 @@ def read_accumulators(spec: Spec, where: Int64, offset: int) -> tuple[Any, ...]:
     outs = ", ".join(f"{{$w{i}}}" for i in range(count))
     return cute.arch.inline_ptx(
         f"ld.global.cg.v{count}.f{BANK_VECTOR * 8 // count} {{{outs}}}, [{{$r0}}+{offset}];",
-        write_only_types=[spec.sums] * count,
+        write_only_types=[spec.acc] * count,
         read_only_args=[where],
     )
 

@@ -80,7 +80,7 @@ def shared_memory_of(spec: Spec) -> tuple[Stages, cute.Pointer, Barriers]:
     patches = smem + stages * (geo.a.bytes + geo.b.bytes)
     barriers = smem + (geo.smem_bytes - 2 * stages * BARRIER_BYTES)
     full = cute.recast_ptr(barriers, dtype=cutlass.Int64)
-    return shared, cute.recast_ptr(patches, dtype=spec.sums), Barriers(full, full + stages)
+    return shared, cute.recast_ptr(patches, dtype=spec.acc), Barriers(full, full + stages)
 
 
 def tma_fed(spec: Spec) -> tuple[bool, bool]:

@@ -13,11 +13,11 @@ from cutlass import Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import tcgen05
 
 from ...cute.kernels.device import elements, global_vector, shared_vector, write
-from ...cute.kernels.epilogue import Run, Site, finished
+from ...cute.kernels.epilogue import Run, Site, apply_epilogue
 from ...cute.kernels.grouped import clear_rest, scales_of_group
 from ...cute.kernels.records import TmaView
 from ...cute.kernels.reduction import as_fragment
-from ...cute.kernels.scaling import scale_of, scale_sums
+from ...cute.kernels.scaling import scale_acc, scale_of
 from ...cute.kernels.tile_scheduler import (
     Work,
     advance,
@@ -57,12 +57,12 @@ def store(
     has_groups = const_expr(spec.problem.groups is not None)
     read = tcgen05.make_tmem_copy(
         cute.make_copy_atom(
-            tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.sums
+            tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.acc
         ),
         cute.flat_divide(sums[(None, None), 0, 0, 0], (ROWS, columns))[None, None, 0, 0],
     ).get_slice(thread)
     pair = pair_rank(spec, ranks)
-    total = cute.make_rmem_tensor(tile_n if const_expr(geo.promoted) else 1, spec.sums)
+    total = cute.make_rmem_tensor(tile_n if const_expr(geo.promoted) else 1, spec.acc)
     buffer, buffer_phase, used = Int32(0), Int32(0), Int32(0)
     answer, heard = Int32(0), Int32(0)
     unit, fields, walk = first_of_groups(spec, first_unit, units, order, ranks)
@@ -137,7 +137,7 @@ def begin(spec: cutlass.Constexpr, reading: Reading, part: cutlass.Constexpr) ->
     """
     read, source = reading.copy, reading.source
     identity = cute.make_identity_tensor((ROWS, chunk(spec)))
-    held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.sums)
+    held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.acc)
     if const_expr(spec.geometry.promoted):
         take(reading.total, part, held)
     elif const_expr(spec.split):
@@ -173,7 +173,7 @@ def finish(
             leave(reading.drained, reading.pair, spec.geometry.ctas)
     elif ahead:
         coming = begin(spec, reading, part + 1)
-    scale_sums(held, scale)
+    scale_acc(held, scale)
     return coming
 
 
@@ -188,7 +188,7 @@ def fuse(spec: Spec, reading: Reading, held: cute.Tensor, part: int) -> cute.Ten
     count = cute.size(held)
     runs = [Run(row, column + part * count, count)]
     site = Site(extents, batch, aligned=True, together=True)
-    values = finished(spec.problem, taken, elements(held, 0, count), runs, site)
+    values = apply_epilogue(spec.problem, taken, elements(held, 0, count), runs, site)
     return as_fragment(values)
 
 

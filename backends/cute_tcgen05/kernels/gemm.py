@@ -83,9 +83,7 @@ def tiled_mma(spec: Spec) -> cute.TiledMma:
     geo, (dtype, other) = spec.geometry, spec.operands
     majors = [OperandMajorMode.K if k else OperandMajorMode.MN for k in spec.k_major]
     group = tcgen05.CtaGroup.TWO if geo.ctas == 2 else tcgen05.CtaGroup.ONE
-    return blackwell_helpers.make_trivial_tiled_mma(
-        dtype, other, *majors, spec.sums, group, geo.mma
-    )
+    return blackwell_helpers.make_trivial_tiled_mma(dtype, other, *majors, spec.acc, group, geo.mma)
 
 
 def load_atoms(
@@ -565,7 +563,7 @@ def gemm_kernel(
     cute.arch.griddepcontrol_wait()
     cute.arch.griddepcontrol_launch_dependents()
 
-    held = cute.arch.retrieve_tmem_ptr(spec.sums, 16, holder)
+    held = cute.arch.retrieve_tmem_ptr(spec.acc, 16, holder)
     of_tile = mma.partition_shape_C(geo.mma)
     sums = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, geo.buffers)).layout)
     if warp == LOAD_WARP:

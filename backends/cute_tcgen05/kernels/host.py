@@ -13,7 +13,7 @@ from ...cute.kernels import tile_scheduler as persistent
 from ...cute.kernels.device import select
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Stored, TmaView
-from ...cute.kernels.reduction import reduce_parts, target_of_sums
+from ...cute.kernels.reduction import reduce_parts, store_target
 from ...cute.kernels.repack import depth
 from ...cute.kernels.tile_scheduler import (
     batched,
@@ -66,7 +66,7 @@ def start(
         blackwell_helpers.make_smem_layout_b(mma, tiler, spec.operands[1], config.stages),
     )
     load_a, load_b = load_atoms(spec, mma, (view_a, view_b), layouts)
-    out, out_strides = target_of_sums(spec, parts, d, (m, n, l0, l1), d_steps)
+    out, out_strides = store_target(spec, parts, d, (m, n, l0, l1), d_steps)
     store_d = load_a
     if const_expr(geo.store == "tma"):
         view_d = target_view(spec, out, (m, n, l0, l1), out_strides, split_k)

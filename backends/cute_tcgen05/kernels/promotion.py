@@ -121,7 +121,7 @@ def parts_of(
     """Return how a thread reads its row of a buffer, and what it reads, by parts of columns."""
     columns = width_of(spec)
     atom = cute.make_copy_atom(
-        tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.sums
+        tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.acc
     )
     parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
     load = tcgen05.make_tmem_copy(atom, parts[None, None, 0, 0]).get_slice(thread)
@@ -131,7 +131,7 @@ def parts_of(
 def begin(spec: Spec, load: cute.ThrCopy, source: cute.Tensor, part: int) -> cute.Tensor:
     """Start to read a part of the columns."""
     identity = cute.make_identity_tensor((ROWS, width_of(spec)))
-    held = cute.make_rmem_tensor(load.partition_D(identity).shape, spec.sums)
+    held = cute.make_rmem_tensor(load.partition_D(identity).shape, spec.acc)
     cute.copy(load, source[None, None, None, 0, part], held)
     return held
 

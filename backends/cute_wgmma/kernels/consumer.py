@@ -64,10 +64,10 @@ def consume(
     a = multiplied_a(spec, mma, partition, stages.a, own)
     operands = Operands(mma, a, mma.make_fragment_B(partition.partition_B(stages.b)))
     of_thread = mma.partition_shape_C((max(tile_m, MMA_M), tile_n))
-    sums = cute.make_rmem_tensor(of_thread, spec.sums)
+    sums = cute.make_rmem_tensor(of_thread, spec.acc)
     total = sums
     if const_expr(geo.promote):
-        total = cute.make_rmem_tensor(of_thread, spec.sums)
+        total = cute.make_rmem_tensor(of_thread, spec.acc)
     size = spec.output.width // 8
     boxes = result.boxes + consumer * (geo.store_buffers * STORE_ROWS * geo.box_pitch // size)
     result = result._replace(boxes=boxes)

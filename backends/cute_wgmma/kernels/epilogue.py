@@ -16,12 +16,12 @@ from cutlass import Boolean, Float32, Int32, Int64, Uint8, Uint16, const_expr, r
 from unigemm.problem.epilogue import BLOCK
 
 from ...cute.kernels.device import chosen, elements, global_vector, read, select, write
-from ...cute.kernels.epilogue import Run, Site, finished, scales_at
+from ...cute.kernels.epilogue import Run, Site, apply_epilogue, scales_at
 from ...cute.kernels.exchange import added, fetch, vector_at
 from ...cute.kernels.quantized import larger, largest_of_lanes, rounded_pair, scale_of_largest
 from ...cute.kernels.records import Ranks, TmaView
 from ...cute.kernels.reduction import as_fragment
-from ...cute.kernels.scaling import scale_sums
+from ...cute.kernels.scaling import scale_acc
 from ...cute.kernels.tile_scheduler import is_walked
 from ...cute.kernels.tma_boxes import pack, send_box, store_box_part, swizzled_unit
 from ...cute.kernels.tma_boxes import store_rows as store_box_rows
@@ -82,7 +82,7 @@ def store_tile(
     size = spec.output.width // 8
     row, column = corner[0] + own.wg_m * MMA_M, corner[1] + own.wg_n * geo.mma_n
     if const_expr(geo.store == "tma"):
-        scale_sums(sums, scale)
+        scale_acc(sums, scale)
         by_rows, i0 = None, work.i0
         if const_expr(is_walked(spec)):
             if const_expr(not spec.problem.groups.stacked):
@@ -101,7 +101,7 @@ def store_tile(
         if const_expr(spec.config.tile[0] < MMA_M):
             below = cutlass.min(below, row + spec.config.tile[0])
         if const_expr(geo.store == "rows"):
-            scale_sums(sums, scale)
+            scale_acc(sums, scale)
             line = base + (Int64(row) * strides.row + column) * size
             left = (below - row, sizes[1] - column)
             part = Part(row, column, sizes, in_wg, fused)
@@ -139,7 +139,7 @@ def store_sums(
     if const_expr(spec.config.cluster_k > 1):
         some, blocks, more = add_cluster(spec, some, blocks, free, ranks, own.thread)
         begin += more
-    scale_sums(some, scale)
+    scale_acc(some, scale)
     least = None
     if const_expr(spec.config.cluster_k > 2):
         # A neighbour adds up the parts of these columns in another order.
@@ -239,7 +239,7 @@ def leave(
     """Write all accumulators of a thread to shared memory."""
     for index in range_constexpr(cute.size(sums) // 4):
         values = [sums[4 * index + x] for x in range(4)]
-        write(values, quad(spec.sums, area, Int32(index), threads, thread))
+        write(values, quad(spec.acc, area, Int32(index), threads, thread))
 
 
 @cute.jit
@@ -256,7 +256,7 @@ def add_slices(
     threads = const_expr(geo.consumers * WARPGROUP)
     own = const_expr(threads // geo.slices)
     each, begin = column_range(blocks, geo.slices, member)
-    total = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.sums)
+    total = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.acc)
     cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)  # all have multiplied
     busy = has_rows(spec, thread)
     if busy:
@@ -267,7 +267,7 @@ def add_slices(
             index = block_of_range(blocks, geo.slices, begin, v)
             parts = [
                 elements(
-                    read(quad(spec.sums, area, index, threads, thread % own + s * own), 4), 0, 4
+                    read(quad(spec.acc, area, index, threads, thread % own + s * own), 4), 0, 4
                 )
                 for s in range(geo.slices)
             ]
@@ -292,7 +292,7 @@ def add_cluster(
     rank_m, rank_n, rank = ranks
     threads = const_expr(geo.consumers * WARPGROUP)
     each, begin = column_range(blocks, count, rank)
-    total = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.sums)
+    total = cute.make_rmem_tensor(4 * each * geo.repeats_m, spec.acc)
     busy = has_rows(spec, thread)
     if const_expr(geo.slices == 1):
         cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)
@@ -307,14 +307,14 @@ def add_cluster(
             fetched = []  # all loads of a group before its first sum
             for v in range_constexpr(first, last):
                 index = block_of_range(blocks, count, begin, v)
-                mine = read(quad(spec.sums, area, index, threads, thread), 4)
+                mine = read(quad(spec.acc, area, index, threads, thread), 4)
                 fetched.append(elements(mine, 0, 4))
                 for source in range_constexpr(1, count):
                     other = rank + source
                     other -= select(other >= count, Int32(count), Int32(0))
                     holder = rank_m + cm * rank_n + cm * cn * other
                     where = area + (index * threads + thread) * 16
-                    fetched.append(fetch(where, holder, spec.sums))
+                    fetched.append(fetch(where, holder, spec.acc))
             for v in range_constexpr(first, last):
                 of_vector = const_expr((v - first) * count)
                 values = added(fetched[of_vector : of_vector + count])
@@ -362,11 +362,11 @@ def finish(
     site = Site(
         at.extents, fused.batch, aligned=True, together=True, least=at.least, columns=at.columns
     )
-    values = finished(spec.problem, fused.taken, [sums[i] for i in places], runs, site)
+    values = apply_epilogue(spec.problem, fused.taken, [sums[i] for i in places], runs, site)
     if is_gated(spec):
         return as_fragment(values)
-    kind = spec.sums if spec.output is spec.sums else type(values[0])
-    held = sums if kind is spec.sums else cute.make_rmem_tensor(cute.size(sums), kind)
+    kind = spec.acc if spec.output is spec.acc else type(values[0])
+    held = sums if kind is spec.acc else cute.make_rmem_tensor(cute.size(sums), kind)
     for i, value in zip(places, values, strict=True):
         held[i] = value.to(kind)
     return held
@@ -459,7 +459,7 @@ def store_quantized(
                 ]
                 runs = [Run(at, c + 8 * b, 2) for b in range(per_scale)]
                 site = Site(own.extents, fused.batch, aligned=True, together=True)
-                values = finished(problem, fused.taken, [sums[p] for p in places], runs, site)
+                values = apply_epilogue(problem, fused.taken, [sums[p] for p in places], runs, site)
                 most = largest_of_lanes(largest_before(values, c, n), 4)
                 scale, inverse = scale_of_largest(most, problem.d.dtype)
                 block = (c - 2 * lane) // BLOCK

@@ -12,7 +12,7 @@ from ...cute.kernels.cache_hints import read_once
 from ...cute.kernels.device import select
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Stored, TmaView
-from ...cute.kernels.reduction import reduce_parts, target_of_sums
+from ...cute.kernels.reduction import reduce_parts, store_target
 from ...cute.kernels.repack import depth
 from ...cute.kernels.tile_scheduler import (
     batched,
@@ -61,7 +61,7 @@ def start(
     load_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
     loaded_b = panels_layout(spec) if spec.panels else layout_b
     load_b = load_atom(view_b, loaded_b, loads_of_b(spec), cm)
-    out, out_strides = target_of_sums(spec, parts, d, (m, n, l0, l1), d_steps)
+    out, out_strides = store_target(spec, parts, d, (m, n, l0, l1), d_steps)
     store_d = load_a
     if const_expr(geo.store == "tma"):
         deep, lines, steps = (depth(d_l0, l0), depth(d_l1, l1)), (m, n), (d_m, d_n)

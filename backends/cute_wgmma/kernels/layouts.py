@@ -88,11 +88,11 @@ def tiled_mma(spec: Spec) -> cute.TiledMma:
     in_order = (spec.k_major[0] or geo.fragments > 0, spec.k_major[1])
     majors = [OperandMajorMode.K if k else OperandMajorMode.MN for k in in_order]
     if dtype.width == 8:
-        kind = warpgroup.MmaI8Op if spec.sums is Int32 else warpgroup.MmaF8Op
-        op = kind(dtype, other, spec.sums, shape, source, *majors)
+        kind = warpgroup.MmaI8Op if spec.acc is Int32 else warpgroup.MmaF8Op
+        op = kind(dtype, other, spec.acc, shape, source, *majors)
     else:
         kind = Tf32Op if dtype is cutlass.TFloat32 else warpgroup.MmaF16BF16Op
-        op = kind(dtype, spec.sums, shape, source, *majors)
+        op = kind(dtype, spec.acc, shape, source, *majors)
     return cute.make_tiled_mma(cute.make_mma_atom(op), (geo.wg_m, geo.wg_n, 1))
 
 
