@@ -69,13 +69,13 @@ def lowered(epilogue: Epilogue, result: DType) -> Epilogue:
     wanted = [epilogue.result, *epilogue.stores, *epilogue.totals]
     wanted += [] if epilogue.largest is None else [epilogue.largest]
     kept, at = pruned(tuple(steps.found), tuple(places[end] for end in wanted))
-    stores, totals = len(epilogue.stores), len(epilogue.totals)
+    stores, bias_grads = len(epilogue.stores), len(epilogue.totals)
     return replace(
         epilogue,
         steps=kept,
         result=at[0],
         stores=at[1 : 1 + stores],
-        totals=at[1 + stores : 1 + stores + totals],
+        totals=at[1 + stores : 1 + stores + bias_grads],
         largest=None if epilogue.largest is None else at[-1],
     )
 

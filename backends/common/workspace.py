@@ -13,6 +13,7 @@ from unigemm.problem.epilogue import arithmetic
 from unigemm.problem.problem import Extents, Problem
 
 __all__ = [
+    "BIAS_GRAD_UNIT",
     "LINE_BYTES",
     "MOST_SLICED",
     "PANEL_ROWS",
@@ -20,18 +21,17 @@ __all__ = [
     "ROW_BYTES",
     "SECTOR_BYTES",
     "SLICED_PARTS",
-    "TOTALS_UNIT",
     "TRANSPOSE_BLOCK",
     "aligned",
+    "bias_grad_bytes",
+    "bias_grad_pitch",
+    "bias_grad_steps",
     "bytes_moved",
-    "kept_totals",
     "packed_bytes",
     "packed_row_bytes",
     "panel_bytes",
     "panel_rows",
     "parts_filled",
-    "totals_bytes",
-    "totals_pitch",
     "whole",
     "workspace_bytes",
 ]
@@ -43,7 +43,7 @@ LINE_BYTES, SECTOR_BYTES = 128, 32
 TRANSPOSE_BLOCK = 64  # rows and columns that are copied at once, where they are transposed
 PANEL_ROWS = 8  # of 16 bytes: what wgmma reads as one matrix
 PART_ALIGNMENT = 256  # bytes
-TOTALS_UNIT = 4  # elements: rows and columns of values that are added up are padded to these
+BIAS_GRAD_UNIT = 4  # elements: rows and columns of a bias gradient's values are padded to these
 # From each of these numbers of parts on, a reduction has twice as many slices of threads.
 SLICED_PARTS = (4, 8, 16, 32)
 # Most threads of a reduction in slices: the last CTAs of a larger grid would find no room beside
@@ -65,8 +65,8 @@ def parts_filled(k_tiles: int, parts: int) -> int:
     return ceil(k_tiles / ceil(k_tiles / parts))
 
 
-def kept_totals(problem: Problem) -> tuple[int, ...]:
-    """Return the epilogue's totals whose values are kept for themselves: those that D has not."""
+def bias_grad_steps(problem: Problem) -> tuple[int, ...]:
+    """Return the steps whose values lie in the workspace for bias gradients: those D has not."""
     epilogue, d = problem.epilogue, problem.d.dtype
     if epilogue is None:
         return ()
@@ -74,26 +74,26 @@ def kept_totals(problem: Problem) -> tuple[int, ...]:
     return tuple(step for step in epilogue.totals if not same or step != epilogue.result)
 
 
-def totals_bytes(problem: Problem, extents: Extents) -> int:
-    """Return the bytes of `kept_totals`; the same for the transposed product."""
-    kept = kept_totals(problem)
+def bias_grad_bytes(problem: Problem, extents: Extents) -> int:
+    """Return the bytes of `bias_grad_steps`; the same for the transposed product."""
+    kept = bias_grad_steps(problem)
     if not kept:
         return 0
     size = arithmetic(problem.accumulator, problem.d.dtype).itemsize
     groups = problem.groups
     count = extents.batch * (extents.groups if groups is not None and groups.along == "k" else 1)
-    elements = count * totals_pitch(extents.m) * totals_pitch(extents.n)
+    elements = count * bias_grad_pitch(extents.m) * bias_grad_pitch(extents.n)
     return aligned(len(kept) * int(elements) * size)
 
 
 def bytes_moved(problem: Problem, extents: Extents) -> int:
-    """Return the least traffic with device memory: `kept_totals` are written, and read again."""
-    return extents.bytes_moved(problem) + 2 * totals_bytes(problem, extents)
+    """Return the least traffic with device memory: `bias_grad_steps` are written and read again."""
+    return extents.bytes_moved(problem) + 2 * bias_grad_bytes(problem, extents)
 
 
-def totals_pitch(columns: Any) -> Any:
+def bias_grad_pitch(columns: Any) -> Any:
     """Return the elements between rows of such values; for numbers, or for those in a kernel."""
-    return whole(columns, TOTALS_UNIT)
+    return whole(columns, BIAS_GRAD_UNIT)
 
 
 def packed_bytes(lines: int, line_bytes: int, batch: int, copies: int) -> int:

@@ -17,7 +17,7 @@ from unigemm.problem.problem import Extents, Problem
 from ..common.device_limits import MAX_CLUSTER, clusters_at_once
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer, estimate_all
-from ..common.workspace import totals_bytes, workspace_bytes
+from ..common.workspace import bias_grad_bytes, workspace_bytes
 from .cost import STREAMS, TAILS, Held, Tiles, held, least_us, usage
 from .geometry_gemv import few_rows_wide
 from .geometry_operands import effective_problem
@@ -344,7 +344,7 @@ def scratch(problem: Problem, extents: Extents, target: Target, config: Config) 
     reason = unsupported_launch(config.oriented(problem), config.oriented(extents), config)
     if reason is not None:
         raise UnsupportedProblem(f"cute_simt cannot run it: {reason}")
-    return totals_bytes(problem, extents) + scratch_bytes(problem, extents, config, target)
+    return bias_grad_bytes(problem, extents) + scratch_bytes(problem, extents, config, target)
 
 
 def kind_of(problem: Problem) -> str:

@@ -16,7 +16,7 @@ from unigemm.problem.problem import Extents, Problem
 from ..common.groups import even
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer
-from ..common.workspace import totals_bytes, workspace_bytes
+from ..common.workspace import bias_grad_bytes, workspace_bytes
 from .cost import places, repacked_bytes, usage
 from .geometry import SCHEDULES, geometry
 from .legality import narrowest, unsupported_promotion, unsupported_reason
@@ -118,7 +118,7 @@ def scratch_bytes(problem: Problem, extents: Extents, config: Config) -> int:
 
 def _workspace(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
     own = scratch_bytes(config.oriented(problem), config.oriented(extents), config)
-    return totals_bytes(problem, extents) + own
+    return bias_grad_bytes(problem, extents) + own
 
 
 MODEL = CostModel("cute_tcgen05", SCHEDULES, offers, usage, unsupported_reason, _workspace)

@@ -18,7 +18,7 @@ from ..common.device_limits import MAX_CLUSTER, clusters_at_once
 from ..common.groups import begins_anywhere, even
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer
-from ..common.workspace import totals_bytes, workspace_bytes
+from ..common.workspace import bias_grad_bytes, workspace_bytes
 from .copies import scratch_bytes
 from .cost import SCHEDULES, usage
 from .geometry import scale_bytes, spare_bytes, spare_bytes_adding, store_of
@@ -191,7 +191,7 @@ def _fits_groups(problem: Problem, x: Launches) -> Array:
 
 def _workspace(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
     own = scratch_bytes(config.oriented(problem), config.oriented(extents), config)
-    return totals_bytes(problem, extents) + own
+    return bias_grad_bytes(problem, extents) + own
 
 
 MODEL = CostModel("cute_wgmma", SCHEDULES, offers, usage, unsupported_reason, _workspace)

@@ -128,9 +128,9 @@ def aux_views(gemm: Gemm) -> list[Callable[[int], Any]]:
 def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
     """Return what makes, of the numbers that a launch brings, what finishes a block of sums.
 
-    A launch brings the addresses of the arrays read, of those written, of totals, of the largest
-    magnitude if that is requested, and the numbers. Totals and the largest magnitude go on from
-    what is there: a stack may take several launches.
+    A launch brings the addresses of the arrays read, of those written, of bias gradients, of the
+    largest magnitude if that is requested, and the numbers. Bias gradients and that magnitude go
+    on from what is there: a stack may take several launches.
     """
     import numpy as np
 
@@ -148,12 +148,12 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
     def prepared(brought: Sequence[Any]) -> Finish:
         held = [make(int(at)) for make, at in zip(views, brought, strict=False)]
         read, stored = held[: counts[0]], held[counts[0] : counts[1]]
-        totals, scales = held[counts[1] : last], held[last:]
+        bias_grads, scales = held[counts[1] : last], held[last:]
         rest = list(brought[len(views) :])
         largest = None
         if epilogue.largest is not None:
             largest = viewer((), (), DType.FLOAT32)(int(rest.pop(0)))
-        sums_of = [x.astype(np.float64) for x in totals]
+        sums_of = [x.astype(np.float64) for x in bias_grads]
 
         def finish(sums: np.ndarray, at: _Block, target: np.ndarray) -> None:
             if problem.converted is DType.BOOL:
@@ -161,7 +161,7 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
             values = compute(epilogue, kind, sums, [_cut(x, at) for x in read], rest)
             for x, step in zip(stored, epilogue.stores, strict=True):
                 x[at] = rounded(_filled(values[step], sums.shape), x_dtype(x))
-            for x, total, step in zip(totals, sums_of, epilogue.totals, strict=True):
+            for x, total, step in zip(bias_grads, sums_of, epilogue.totals, strict=True):
                 _add_up(total, _filled(values[step], sums.shape), at)
                 x[...] = rounded(total.astype(numpy_dtype(kind)), x_dtype(x))
             if largest is not None and values[epilogue.largest].size:  # type: ignore[index]
@@ -237,7 +237,7 @@ def _filled(values: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _add_up(total: np.ndarray, values: Any, at: _Block) -> None:
-    """Add a block to totals, over the indices that these do not have."""
+    """Add a block to a bias gradient, over the indices that it does not have."""
     import numpy as np
 
     axes = tuple(i for i, extent in enumerate(total.shape) if extent == 1)

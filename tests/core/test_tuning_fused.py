@@ -140,7 +140,7 @@ def _first_array(gemm, d, *more):
     _plus_one(more[at], gemm.problem.epilogue.stored[0].matrix.dtype)
 
 
-def _totals(gemm, d, *more):
+def _bias_grads(gemm, d, *more):
     epilogue = gemm.problem.epilogue
     _plus_one(more[len(epilogue.arrays)], epilogue.totalled[0].matrix.dtype)
 
@@ -159,7 +159,7 @@ WRONG = {
     "preact": ("preact", _first_array),
     "amax": ("amax", _largest),
     "another result": ("function", _first_array),
-    "bias gradient": ("bias gradient", _totals),
+    "bias gradient": ("bias gradient", _bias_grads),
     "gated": ("gated", _d),
 }
 

@@ -234,8 +234,8 @@ KERNEL_MUTANTS = (
         ),
     ),
     Mutant(
-        "totals-columns",
-        _CUTE + "totals.py",
+        "bias-gradient-columns",
+        _CUTE + "bias_gradients.py",
         "    here = column < n\n",
         "    here = column <= n\n",
         "a bias gradient is written one column too far",

@@ -277,9 +277,9 @@ def _with_epilogue(
         own = [dim[4 + i] for dim in inner]
         first, second = (*own, 0, 0)[:_INNER_BATCH_DIMS]
         strides.append((*mat, first, second))
-        is_total = i >= len(aux) - len(epilogue.totals) - len(epilogue.scaled)
+        is_bias_grad = i >= len(aux) - len(epilogue.totals) - len(epilogue.scaled)
         if (
-            is_total
+            is_bias_grad
             and not of_scales
             and layout.dtype.itemsize < 4
             and any(dim[4 + i] == 0 for dim in outer)

@@ -135,7 +135,7 @@ class Epilogue:
     largest
         The step whose largest magnitude is written as one float32; None for none.
     totals
-        The step that is added up into each array of totals, in the order of a launch.
+        The step that each bias gradient adds up, in the order of a launch.
     totalled
         Their classes: what they do not have ("m", "n" or both) is added up.
     gate
@@ -193,7 +193,7 @@ class Epilogue:
 
     @property
     def aux(self) -> tuple[Auxiliary, ...]:
-        """All auxiliary arrays: those read, written, of reductions, and that of scales."""
+        """All auxiliary arrays: those read, those written, bias gradients, the scales of D."""
         return self.arrays + self.stored + self.totalled + self.scaled
 
     def seen(self, aux: Sequence[Auxiliary]) -> Epilogue:

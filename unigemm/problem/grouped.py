@@ -274,7 +274,7 @@ def grouped(
     requested = (precision, deterministic, of_sums, False)
     gemm = _assemble((m, n, k), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, requested, gate)
     if epilogue is not None:
-        _refuse_narrow_totals(epilogue, aux, form)
+        _refuse_narrow_bias_grad(epilogue, aux, form)
         gemm = _with_epilogue(gemm, epilogue, aux, aux_mats, dims)
     if not groups.stacked:
         gemm = replace(gemm, extents=Extents(m, n, k, groups=form.count))
@@ -297,7 +297,7 @@ def _last_two(x: Layout) -> tuple[int, int]:
     return x.strides[-2], x.strides[-1]
 
 
-def _refuse_narrow_totals(epilogue: Epilogue, aux: Sequence[Layout], form: Form) -> None:
+def _refuse_narrow_bias_grad(epilogue: Epilogue, aux: Sequence[Layout], form: Form) -> None:
     """Refuse sums over groups in a type to which they would be rounded after each."""
     for x in aux[len(aux) - len(epilogue.totals) :] if epilogue.totals else ():
         if x.dtype.itemsize < 4 and x.strides[0] == 0 and form.count > 1:

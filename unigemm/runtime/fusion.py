@@ -41,7 +41,7 @@ class Fusion:
     epilogue
         Without the classes of its arrays: `unigemm.problem.canonical` finds those.
     names
-        Of the arrays, in its order: those read, written, of totals.
+        Of the arrays, in its order: those read, those written, bias gradients.
     layouts
         Theirs, broadcast to the shape of the sums.
     largest
@@ -223,7 +223,7 @@ class _Builder:
         self.exact = exact
         self.read: dict[str, Layout] = {}
         self.written: dict[str, Layout] = {}
-        self.totals: dict[str, Layout] = {}
+        self.bias_grads: dict[str, Layout] = {}
         self.numbers: list[str] = []
         self.largest = False
         self.quantized: Layout | None = None
@@ -296,8 +296,8 @@ class _Builder:
         self, steps: tuple[Step, ...], ends: tuple[int, ...], *, gate: str = "",
         halves: bool = False, in_place: int | None = None, returned: int = 0,
     ) -> Fusion:  # fmt: skip
-        """Return what was collected; `ends` are D, what is written, totals, the largest."""
-        written, totals = len(self.written), len(self.totals)
+        """Return what was collected; `ends` are D, what is written, bias gradients, the largest."""
+        written, bias_grads = len(self.written), len(self.bias_grads)
         blank = Auxiliary(MatrixType(DType.FLOAT32, "strided", 4), "mn")
         epilogue = Epilogue(
             steps=steps,
@@ -306,9 +306,9 @@ class _Builder:
             numbers=len(self.numbers),
             stores=ends[1 : 1 + written],
             stored=(blank,) * written,
-            totals=ends[1 + written : 1 + written + totals],
-            totalled=(blank,) * totals,
-            largest=ends[1 + written + totals] if self.largest else None,
+            totals=ends[1 + written : 1 + written + bias_grads],
+            totalled=(blank,) * bias_grads,
+            largest=ends[1 + written + bias_grads] if self.largest else None,
             gate=gate,  # type: ignore[arg-type]
             halves=halves,
             in_place=in_place,
@@ -318,7 +318,7 @@ class _Builder:
         too_much = excess(epilogue)
         if too_much is not None:
             raise UnsupportedProblem(f"{too_much}; compute a part of it behind the product")
-        arrays = {**self.read, **self.written, **self.totals}
+        arrays = {**self.read, **self.written, **self.bias_grads}
         found = Fusion(
             epilogue, tuple(arrays), tuple(arrays.values()), self.largest, tuple(self.numbers),
             returned,
@@ -351,7 +351,7 @@ def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
     if "bias_grad_out" in given:
         layout = builder.seen_to_write("bias_grad_out", _FLOATS)
         refuse_self_overlap("bias_grad_out", layout.shape, layout.strides)
-        builder.totals["bias_grad_out"] = builder.spread(layout, "bias_grad_out")
+        builder.bias_grads["bias_grad_out"] = builder.spread(layout, "bias_grad_out")
     builder.largest = "amax_out" in given
     if builder.largest:
         amax = builder.seen_to_write("amax_out", (DType.FLOAT32,))
@@ -373,7 +373,7 @@ def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
             first, second = pair(x)
             y = GATED[activation](first) * second
         ends = [y * arguments["scale_d"] if "scale_d" in arguments else y]
-        ends += [before] * len(builder.written) + [y] * (len(builder.totals) + builder.largest)
+        ends += [before] * len(builder.written) + [y] * (len(builder.bias_grads) + builder.largest)
         return tuple(ends)
 
     steps, ends = traced(function, builder.arguments, builder.scales)

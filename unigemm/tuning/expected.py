@@ -200,8 +200,8 @@ def bounds_of(
             low, high = nearest(r.low, requested.between), nearest(r.high, requested.between)
             both = quantized_bounds(low, high, requested.dtypes["out"], requested.sharing)
             results["out"], results[SCALES] = both
-        totals = requested.names[len(epilogue.arrays) + len(epilogue.stores) :]
-        for name, step in zip(totals, epilogue.totals, strict=True):
+        grads = requested.names[len(epilogue.arrays) + len(epilogue.stores) :]
+        for name, step in zip(grads, epilogue.totals, strict=True):
             total = _total(found[step], tuple(arrays[name].shape), shape, rows, kind)
             if total is not None:
                 own = requested.dtypes[name]

@@ -20,6 +20,7 @@ from unigemm.problem.problem import MatrixType, Problem
 from ...common.epilogue import in_halves
 from ...common.workspace import PANEL_ROWS, aligned, panel_rows
 from . import device
+from .bias_gradients import with_bias_grads
 from .device import GMEM, Divisor, raster, select, tile_coordinates
 from .epilogue import Taken, arguments_of, parted
 from .grouped import (
@@ -34,7 +35,6 @@ from .grouped import (
 from .host_arguments import grouped
 from .repack import Repack, depth, launch_repack, packed_pitch
 from .repack_jobs import Job, Lines, Steps
-from .totals import with_totals
 
 _PARAMETERS = 6  # parts of K, tiles along N first, group of the raster, SMs, rotations by M, N
 REGISTER_ROWS = 32  # up to so many rows of a tile are transposed in registers
@@ -442,7 +442,9 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
                 scales, of.stream, taken, *groups,
             )  # fmt: skip
 
-        with_totals(launch, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, *groups[1:])
+        with_bias_grads(
+            launch, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, *groups[1:]
+        )
 
     return gemm
 

@@ -27,12 +27,12 @@ from cutlass import Int32, const_expr
 from unigemm.problem.problem import Problem
 
 from ...cute.kernels import device
+from ...cute.kernels.bias_gradients import with_bias_grads
 from ...cute.kernels.device import Divisor, raster
 from ...cute.kernels.epilogue import Taken, arguments_of, parted
 from ...cute.kernels.grouped import arguments_of_groups, of_groups
 from ...cute.kernels.host_arguments import Addresses, grouped
 from ...cute.kernels.reduction import reduce_parts, store_target
-from ...cute.kernels.totals import with_totals
 from ..geometry import launched_smem
 from ..schedules import (
     AXPY,
@@ -143,7 +143,9 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
                 ),
             )  # fmt: skip
 
-        with_totals(product, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, *groups)
+        with_bias_grads(
+            product, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, *groups
+        )
 
     return gemm
 

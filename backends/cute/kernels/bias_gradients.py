@@ -1,9 +1,9 @@
 """Bias gradients: sums of what an epilogue computes, over rows, columns or products of a stack.
 
-The product's kernels store the values as another result beside D, in the workspace and in the type
-that they are computed in; a kernel behind them adds these up. Where the values are D itself, and
-are not rounded there, it adds up D. So sums have one order whatever the tiles, the schedule and the
-parts of K are.
+The product's kernels store the values as another result, in the workspace and in the type that they
+are computed in; a kernel behind them adds these up. Where the values are D itself, and are not
+rounded there, it adds up D. So sums have one order whatever the tiles, the schedule and the parts
+of K are.
 
     columns' sums   a CTA has 32 columns, and each of its warps adds every 16th row
     others          a CTA has one sum, and each of its threads adds every 512th element of a row
@@ -27,14 +27,14 @@ from unigemm.problem.epilogue import Auxiliary, arithmetic
 from unigemm.problem.groups import Groups
 from unigemm.problem.matrix import MatrixType
 
-from ...common.workspace import TOTALS_UNIT, kept_totals, totals_pitch
+from ...common.workspace import BIAS_GRAD_UNIT, bias_grad_pitch, bias_grad_steps
 from .device import CUTE_TYPES, Spec, global_vector, read, select, write
 from .epilogue import Taken
 from .grouped import Bounds, bound_of, group_range
 from .host_arguments import Addresses, Sizes, Steps, batch_offset
 from .reduction import add_parts, add_slices
 
-__all__ = ["with_totals"]
+__all__ = ["with_bias_grads"]
 
 _WARPS, _LANES = 16, 32
 _THREADS = _WARPS * _LANES
@@ -50,32 +50,32 @@ class Matrices(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Total:
+class BiasGradient:
     """What is compiled in.
 
     Attributes
     ----------
-    values, sums
-        Types of the values, and of the sums.
+    values, output
+        Types of the values, and of the gradient.
     along
-        The indices that the sums have.
+        The indices that the gradient has.
     groups
         Of the product: values that belong to none are not added.
     """
 
     values: type
-    sums: type
+    output: type
     along: str
     groups: Groups | None
 
 
-def with_totals(
+def with_bias_grads(
     launch: Callable, spec: Spec, addresses: Addresses, sizes: Sizes, d_steps: Steps,
     stream: cuda.CUstream, taken: Taken, offsets: tuple[Int64, ...] = (),
 ) -> None:  # fmt: skip
-    """Launch a product, and behind it what adds up values of its epilogue.
+    """Launch a product, and behind it the kernels of its bias gradients.
 
-    `launch` takes the spec, the addresses and `taken` of a product that has no totals. `offsets`
+    `launch` takes the spec, addresses and `taken` of a product without bias gradients; `offsets`
     are of its groups.
     """
     problem = spec.problem
@@ -89,24 +89,24 @@ def with_totals(
     first = len(epilogue.arrays) + len(epilogue.stored)
     last = first + len(epilogue.totalled)
     kind = arithmetic(problem.accumulator, problem.d.dtype)
-    pitch = Int64(totals_pitch(n))
+    pitch = Int64(bias_grad_pitch(n))
     # Of groups one after the other there is one matrix.
     count = 1 if const_expr(is_divided(problem.groups)) else l0
     inner = Int64(0) if const_expr(is_divided(problem.groups)) else pitch * m
     dense = Steps(pitch, Int64(1), inner, pitch * m * count)
-    apart = pitch * totals_pitch(m) * count * l1 * kind.itemsize
+    apart = pitch * bias_grad_pitch(m) * count * l1 * kind.itemsize
     kept, sources = [], []
     for step in epilogue.totals:
-        if step in kept_totals(problem):
+        if step in bias_grad_steps(problem):
             kept.append(workspace)
             sources.append((workspace, dense))
             workspace += apart
         else:
             sources.append((d, Steps(*d_steps)))
-    aux = Auxiliary(MatrixType(kind, "n", TOTALS_UNIT * kind.itemsize), "mn")
+    aux = Auxiliary(MatrixType(kind, "n", BIAS_GRAD_UNIT * kind.itemsize), "mn")
     own = replace(
         epilogue,
-        stores=(*epilogue.stores, *kept_totals(problem)),
+        stores=(*epilogue.stores, *bias_grad_steps(problem)),
         stored=(*epilogue.stored, *[aux] * len(kept)),
         totals=(),
         totalled=(),
@@ -121,9 +121,9 @@ def with_totals(
         ),
     )
     for i, x in enumerate(epilogue.totalled):
-        total = Total(CUTE_TYPES[kind], CUTE_TYPES[x.matrix.dtype], x.along, problem.groups)
-        launch_total(
-            total,
+        grad = BiasGradient(CUTE_TYPES[kind], CUTE_TYPES[x.matrix.dtype], x.along, problem.groups)
+        launch_bias_gradient(
+            grad,
             *sources[i],
             places[first + i],
             Steps(*steps[first + i]),
@@ -139,29 +139,29 @@ def is_divided(groups: Groups | None) -> bool:
 
 
 @cute.jit
-def launch_total(
-    total: cutlass.Constexpr, source: Int64, steps: Steps, target: Int64, to: Steps,
+def launch_bias_gradient(
+    grad: cutlass.Constexpr, source: Int64, steps: Steps, target: Int64, to: Steps,
     sizes: Matrices, offsets: tuple[Int64, ...], stream: cuda.CUstream,
 ) -> None:  # fmt: skip
-    """Add up values that lie at a source, and add them to the sums at a target.
+    """Add up values that lie at a source, and add the outcome to what is at a target.
 
-    Steps are of (row, column, L0, L1); where a sum's are 0 along L0 or L1, that is added up.
+    Steps are of (row, column, L0, L1); along L0 or L1 a step of 0 of the target adds up the stack.
     """
     m, n, l0, l1 = sizes
     apart = (select(to.l0 != 0, l0, Int32(1)), select(to.l1 != 0, l1, Int32(1)))
     ctas = apart[0] * apart[1]
-    if const_expr("m" in total.along):
+    if const_expr("m" in grad.along):
         ctas *= m
-    if const_expr("n" in total.along):
+    if const_expr("n" in grad.along):
         ctas *= (n + _LANES - 1) // _LANES
-    total_kernel(total, source, steps, target, to, sizes, apart, offsets).launch(
+    bias_gradient_kernel(grad, source, steps, target, to, sizes, apart, offsets).launch(
         grid=(ctas, 1, 1), block=(_THREADS, 1, 1), stream=stream
     )
 
 
 @cute.kernel
-def total_kernel(
-    total: cutlass.Constexpr, source: Int64, steps: Steps, target: Int64, to: Steps,
+def bias_gradient_kernel(
+    grad: cutlass.Constexpr, source: Int64, steps: Steps, target: Int64, to: Steps,
     sizes: Matrices, apart: tuple[Int32, Int32], offsets: tuple[Int64, ...],
 ) -> None:  # fmt: skip
     """Add up one sum, or 32 of neighbouring columns; `apart` is how many there are of a stack."""
@@ -169,54 +169,52 @@ def total_kernel(
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     lane, warp = thread % _LANES, thread // _LANES
-    size = const_expr(total.values.width // 8)
+    size = const_expr(grad.values.width // 8)
     index, row, column = Int32(block), Int32(0), Int32(0)
-    if const_expr("n" in total.along):
+    if const_expr("n" in grad.along):
         across = (n + _LANES - 1) // _LANES
         column = index % across * _LANES + lane
         index //= across
-    if const_expr("m" in total.along):
+    if const_expr("m" in grad.along):
         row = index % m
         index //= m
     i0, i1 = index % apart[0], index // apart[0]
     here = column < n
-    sums = cute.make_rmem_tensor(1, total.values)
-    sums.fill(0.0)
-    every = const_expr(_WARPS if "n" in total.along else _THREADS)
-    along = steps.row if const_expr("n" in total.along) else steps.column
+    acc = cute.make_rmem_tensor(1, grad.values)
+    acc.fill(0.0)
+    every = const_expr(_WARPS if "n" in grad.along else _THREADS)
+    along = steps.row if const_expr("n" in grad.along) else steps.column
     for j1 in cutlass.range(l1 // apart[1], unroll=1):
         for j0 in cutlass.range(l0 // apart[0], unroll=1):
-            rows, columns = there(total, offsets, i0 + j0, (row, column), sizes)
+            rows, columns = there(grad, offsets, i0 + j0, (row, column), sizes)
             # Lines of what a thread adds: its rows of a column, or its columns of each row.
             first, end, lines = rows[0] + warp, rows[1], (Int32(0), Int32(1))
-            if const_expr("n" not in total.along):
+            if const_expr("n" not in grad.along):
                 first, end, lines = columns[0] + thread, columns[1], rows
             inside = here & (first < end) & (columns[0] < columns[1])
             count = select(inside, (end - first + every - 1) // every, Int32(0))
             where = source + batch_offset(steps, (i0 + j0, i1 + j1)) * size
-            if const_expr("n" in total.along):
+            if const_expr("n" in grad.along):
                 where += (Int64(first) * steps.row + Int64(column) * steps.column) * size
             else:
                 where += Int64(first) * steps.column * size
             for line in cutlass.range(lines[0], lines[1], unroll=1):
-                of_line = (
-                    Int64(line) * steps.row if const_expr("n" not in total.along) else Int64(0)
-                )
-                add_parts(sums, where + of_line * size, along * every * size, count)
-    add_slices(sums, total.values, 1, thread, Int32(_LANES), _THREADS)
-    value = sums[0]
+                of_line = Int64(line) * steps.row if const_expr("n" not in grad.along) else Int64(0)
+                add_parts(acc, where + of_line * size, along * every * size, count)
+    add_slices(acc, grad.values, 1, thread, Int32(_LANES), _THREADS)
+    value = acc[0]
     writes = here & (warp == 0)
-    if const_expr("n" not in total.along):
+    if const_expr("n" not in grad.along):
         for step in (16, 8, 4, 2, 1):
             value += cute.arch.shuffle_sync_bfly(value, step)
         writes = thread == 0
-    of_sums = const_expr(total.sums.width // 8)
+    out_size = const_expr(grad.output.width // 8)
     offset = Int64(row) * to.row + Int64(column) * to.column + Int64(i0) * to.l0 + Int64(i1) * to.l1
-    add_if(writes, target + offset * of_sums, value, total.sums)
+    add_if(writes, target + offset * out_size, value, grad.output)
 
 
 def there(
-    total: Total,
+    grad: BiasGradient,
     offsets: tuple[Int64, ...],
     group: Int32,
     index: tuple[Int32, Int32],
@@ -229,13 +227,13 @@ def there(
     found = []
     for i, name in enumerate("mn"):
         first, end = Int32(0), sizes[i]
-        kind = total.groups
+        kind = grad.groups
         if kind is not None and kind.along == name:
             groups = Bounds(*offsets, sizes.l0, sizes[i])
             first, end = group_range(kind, groups, group)
             first = Int32(0) if kind.stacked else first
             end = bound_of(kind, groups, group) if kind.stacked else end
-        if name in total.along:
+        if name in grad.along:
             own = index[i]
             inside = (own >= first) & (own < end)
             first, end = own, select(inside, own + 1, own)
@@ -251,4 +249,6 @@ def add_if(there: Boolean, where: Int64, value: object, dtype: cutlass.Constexpr
         write([before + value], global_vector(where, dtype, 1))
 
 
-total_kernel.set_name_prefix("epilogue_total", remove_cutlass_symbol=True, keep_mangled_name=False)
+bias_gradient_kernel.set_name_prefix(
+    "bias_gradient", remove_cutlass_symbol=True, keep_mangled_name=False
+)
