@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from block_factors import drawn
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import unigemm
@@ -49,8 +49,10 @@ def test_matrices_of_a_stack_may_share_scales(shared):
 
 
 @settings(deadline=None)
+@example((5, 6, 0), (1, 1), 0)
+@example((0, 0, 0), (128, 128), 0)
 @given(
-    st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(1, 400)),
+    st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(0, 400)),
     st.sampled_from(LINES),
     st.integers(0, 9),
 )
@@ -103,7 +105,9 @@ ONES = np.ones((3, 2), np.float32)
 @pytest.mark.parametrize(
     ("kind", "scales", "error", "words"),
     [
-        (E4M3, {"scale_a": ONES}, unigemm.UnsupportedProblem, "both operands"),
+        (E4M3, {"scale_a": ONES}, unigemm.UnsupportedProblem, "other operand has no scales; pass"),
+        (E4M3, {"scale_a": ONES, "scale_b": np.ones((1, 5), "f4")}, unigemm.UnsupportedProblem,
+         r"scale_a, of shape \(3, 2\), .* scale_b has shape \(1, 5\); pass such scales for both"),
         (E4M3, {"scale_a": ONES, "scale_b": 2.0}, unigemm.UnsupportedProblem, "both operands"),
         (E4M3, {"scale_a": ONES[:, :1], "scale_b": ONES[:2, :1]}, unigemm.UnsupportedProblem,
          "both operands"),

@@ -339,7 +339,7 @@ class Interface:
 
 NO_ARRAYS = {
     "text": ("1.0", "numpy.asarray(b)"),
-    "None": (None, "numpy.asarray(b)"),
+    "None": (None, "no array; pass an array"),
     "spec": (ArraySpec((2, 2), "float64"), "plan() takes an ArraySpec"),
     "units": (np.ones((2, 2)).view(Units), "meaning would be lost"),
     "masked": (np.ma.ones((2, 2)), "masked"),

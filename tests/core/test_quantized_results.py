@@ -201,15 +201,21 @@ PAIR = np.zeros((4, 6), numpy_dtype(DType.FLOAT8_E4M3FN)), np.zeros((4, 1), np.f
         (A, None, {"quantize_out": "rows"}, unigemm.UnsupportedProblem, "quantize_out is 'rows'"),
         (A, None, {"quantize_out": [1, 128.0]}, unigemm.UnsupportedProblem, "quantize_out is"),
         (A, None, {"dtype": "bfloat16"}, unigemm.UnsupportedDtype, "quantised to float8"),
-        (A, PAIR[0], {}, unigemm.UnsupportedProblem, "pass a pair"),
-        (A, (*PAIR, PAIR[1]), {}, unigemm.UnsupportedProblem, "pass a pair"),
+        (A, PAIR[0], {}, unigemm.UnsupportedProblem, "out is one array; pass a pair"),
+        (A, (*PAIR, PAIR[1]), {}, unigemm.UnsupportedProblem, "out is a tuple of 3; pass a pair"),
+        (A, [*PAIR], {}, unigemm.LibraryMismatch, "out is of type list, no array; pass an array"),
+        (A, (PAIR[0], None), {}, unigemm.LibraryMismatch, r"out\[1\] is .*NoneType.*; pass an arr"),
         (A, (PAIR[0], PAIR[1].T), {}, unigemm.ShapeMismatch, r"scales have shape \(4, 1\)"),
         (A, (PAIR[0], PAIR[1].astype("f8")), {}, unigemm.UnsupportedDtype, "scales are float32"),
         (A, (PAIR[0][:2], PAIR[1]), {}, unigemm.ShapeMismatch, "out has shape"),
         (A, (A @ B, PAIR[1]), {}, unigemm.UnsupportedDtype, "out is float32"),
         (A[0], None, {}, unigemm.ShapeMismatch, "pass matrices"),
-        (A.astype("f8"), None, {}, unigemm.UnsupportedDtype, "float64 inputs do not"),
-        (A.astype("c8"), None, {}, unigemm.UnsupportedDtype, "complex64"),
+        (A, (np.zeros((4, 6), "i4"), PAIR[1]), {}, unigemm.UnsupportedDtype, "out is int32, and"),
+        (A.astype("f8"), None, {}, unigemm.UnsupportedDtype, "float64.*it, or .* unigemm.quantize"),
+        (A.astype("f8"), None, {"dtype": "int8"}, unigemm.UnsupportedDtype, "unigemm.quantize"),
+        (A.astype("c8"), None, {}, unigemm.UnsupportedDtype, "complex64, and quantize_out is for"),
+        (A.astype("?"), PAIR, {}, unigemm.UnsupportedDtype, "a is bool, and .* int8; convert it$"),
+        (A.astype("i4"), None, {}, unigemm.UnsupportedDtype, "a is int32, and quantize_out is for"),
         (A, None, {"epilogue": lambda acc: (acc, acc)}, unigemm.UnsupportedProblem, "return one"),
     ],
 )  # fmt: skip
@@ -219,6 +225,38 @@ def test_what_is_not_quantised_is_refused_in_words(a, out, more, error, words, b
     for _ in range(2):
         with pytest.raises(error, match=words):
             unigemm.matmul(a, b, out, **{"quantize_out": block, **more})
+
+
+def test_a_plan_refuses_the_same_types_in_the_same_words():
+    described = unigemm.ArraySpec
+    b = described((8, 6), "float32")
+    for kind, words in (("float64", "unigemm.quantize"), ("bool", "a is bool, and quantize_out")):
+        with pytest.raises(unigemm.UnsupportedDtype, match=words):
+            unigemm.plan(described((4, 8), kind), b, quantize_out="row", target="h100")
+    out = described((4, 6), "float32"), described((4, 1), "float32")
+    with pytest.raises(unigemm.UnsupportedDtype, match="out is float32, and results are quantised"):
+        unigemm.plan(described((4, 8), "float32"), b, out=out, quantize_out="row", target="h100")
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_pair_may_lie_at_any_addresses_that_its_types_have(block):
+    a, b = draw((M, K), "float32", 30), draw((K, N), "float32", 31)
+    expected = unigemm.matmul(a, b, quantize_out=block)
+    memory = np.zeros(M * N + 3 * M * 4 + 64, np.uint8)
+    for odd in (1, 2, 3):
+        d = memory[odd:][: M * N].view(expected[0].dtype).reshape(M, N)
+        at = -(-(odd + M * N) // 4) * 4 + 4 * odd
+        scales = memory[at:][: expected[1].nbytes].view(np.float32).reshape(expected[1].shape)
+        amax = np.zeros(3, np.float32)[odd - 1 : odd]
+        memory[...] = 7
+        unigemm.matmul(a, b, (d, scales), quantize_out=block, amax_out=amax)
+        assert_same((d.view(np.uint8), scales), (expected[0].view(np.uint8), expected[1]))
+        assert amax == pytest.approx(abs(a @ b).max(), rel=1e-5)
+        assert (memory[:odd] == 7).all()
+        assert (memory[odd + M * N : at] == 7).all()
+        unaligned = memory[odd:][: scales.nbytes].view(np.float32).reshape(scales.shape)
+        with pytest.raises(unigemm.UnsupportedProblem, match=r"out\[1\] starts at an address"):
+            unigemm.matmul(a, b, (d, unaligned), quantize_out=block)
 
 
 def test_plans_say_what_they_cost():

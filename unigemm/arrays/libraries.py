@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import LibraryMismatch, UnsupportedProblem
 from .array_spec import ArraySpec
-from .library import KNOWN, Library
+from .library import KNOWN, Library, is_written
 from .operands import HOST, HostArray, Operand
 
 __all__ = ["as_array", "host_view", "library_of", "one_library", "view"]
@@ -140,6 +140,8 @@ def _find(x: Any, kind: type, name: str) -> Library:
         advice = "plan() takes an ArraySpec; matmul needs an array"
     elif hasattr(kind, "__cuda_array_interface__"):
         advice = f"pass cupy.asarray({name}), which shares its memory"
+    elif x is None or is_written(name) or name.startswith("out["):
+        advice = "pass an array"  # a copy would be written in its place
     else:
         advice = f"pass numpy.asarray({name}), or an array with __dlpack__"
     raise LibraryMismatch(f"{name} is of type {kind.__qualname__}, no array; {advice}")

@@ -335,7 +335,7 @@ def _planned_call(
     )
     wanted = requested.with_named_backend(wanted)
     requested.check_options(wanted)
-    wanted = with_quantized_results(wanted, a.dtype, ())
+    wanted = with_quantized_results(wanted, {"a": a.dtype, "b": b.dtype}, 0)
     wanted = with_second_pass(wanted, dict(told), on_host=False)
     sharing = wanted.quantize_out
     names, values = scales.brought, [1.0] if scales.brought else []

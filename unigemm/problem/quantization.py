@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..support.arguments import shown
-from .dtypes import FLOAT8, DType, numpy_dtype
+from .dtypes import FLOAT8, HOST_INPUTS, INPUTS, DType, fused_output_dtypes, numpy_dtype
 from .epilogue import BLOCK
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ __all__ = [
     "SOURCES",
     "Sharing",
     "check_quantized",
+    "check_source_of_results",
     "quantized",
     "quantized_default",
     "requested_sharing",
@@ -125,6 +126,23 @@ def check_quantized(dtype: DType, name: str = "dtype") -> None:
         raise UnsupportedDtype(
             f"{name} is {dtype}, and results are quantised to {', '.join(map(str, QUANTIZED))}; "
             "use one of these"
+        )
+
+
+def check_source_of_results(dtype: DType, name: str) -> None:
+    """Refuse an operand of a type whose products are not quantised: its sums are no float32.
+
+    Raises
+    ------
+    UnsupportedDtype
+        They are not.
+    """
+    taken = [x.value for x in INPUTS if DType.FLOAT32 in fused_output_dtypes(x)]
+    if dtype in (DType.FLOAT64, *HOST_INPUTS):
+        apart = ", or pass the product to unigemm.quantize" if dtype in SOURCES else ""
+        raise UnsupportedDtype(
+            f"{name} is {dtype}, and quantize_out is for operands of {', '.join(taken)}; convert "
+            f"it{apart}"
         )
 
 

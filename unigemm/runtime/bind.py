@@ -99,9 +99,10 @@ def bind(library: Library, request: Request) -> Bound:
     of_scales = see.operands.copy()  # and the ends of groups
     see.operands.clear()
     if options.quantize_out is not None:  # of other calls NumPy may multiply what no kernel reads
-        first = library.operand(request.a, "a")
-        options = with_quantized_results(options, first.dtype, request.results)
-        options = with_second_pass(options, arguments, on_host=first.device == HOST)
+        first = {name: library.operand(x, name) for name, x in request.multiplied.items()}
+        kinds = {name: x.dtype for name, x in first.items()}
+        options = with_quantized_results(options, kinds, len(request.results))
+        options = with_second_pass(options, arguments, on_host=first["a"].device == HOST)
     options = _converting(library, request, options, fused=bool(arguments))
     fusion = None
     in_place = False
@@ -113,7 +114,7 @@ def bind(library: Library, request: Request) -> Bound:
         see.before += _read(library, request)
     later = measured(library, request, options, fusion)
     check_options(options)
-    named = dict(zip(("a", "b", "out"), (request.a, request.b, *request.results), strict=False))
+    named = request.multiplied
     hosts = {name: host_view(library, x, name) for name, x in named.items()}
     requested, options = options, with_named_backend(options)
     if options.casting is not None and not library.promotes:
@@ -135,8 +136,7 @@ def _converting(library: Library, request: Request, options: Options, *, fused: 
     """Return the options of a call with what kernels convert its operands to."""
     if host_view(library, request.a, "a") is not None and not fused:
         return options
-    named = dict(zip(("a", "b", "out"), (request.a, request.b, *request.results), strict=False))
-    operands = {name: library.operand(x, name) for name, x in named.items()}
+    operands = {name: library.operand(x, name) for name, x in request.multiplied.items()}
     return with_conversion(operands, options, fused=fused, promotes=library.promotes)
 
 

@@ -50,7 +50,7 @@ def with_copies(library: Library, request: Request) -> Replaced | None:
         return None
     if host_view(library, request.a, "a") is not None:
         return None
-    named = dict(zip(("a", "b", "out"), (request.a, request.b, *request.results), strict=False))
+    named = request.multiplied
     operands = {name: library.operand(x, name) for name, x in named.items()}
     fused = bool(request.arguments())
     options = Options.of(request, NO_SCALES, scaled=bool(request.scales()))

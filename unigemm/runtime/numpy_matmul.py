@@ -214,7 +214,8 @@ def _requested(
     if np.dtype(np.int8) in kinds and kinds <= {np.dtype(np.int8), np.dtype(np.bool_)}:
         requested = np.dtype(np.int32)  # as kernels do, so that nothing of the sums is lost
         if out is not None and out.dtype.kind == "i":
-            requested = out.dtype  # as dtype= requests it: the low bits of the sums
+            # As dtype= requests it: the low bits of the sums.
+            requested = out.dtype.newbyteorder("=")
         elif out is not None and not np.can_cast(requested, out.dtype, "safe"):
             raise UnsupportedDtype(
                 f"int8 inputs do not give a {out.dtype} result; use int32, or int8 or int16 for "

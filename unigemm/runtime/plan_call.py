@@ -77,8 +77,8 @@ def plan_request(
     options = Options.of(request, scales, form, scaled=scaled)
     check_options(options)
     if request.quantize_out is not None:
-        own = described(_whole(request).a, "a").dtype
-        options = with_quantized_results(options, own, request.results)
+        kinds = {name: described(x, name).dtype for name, x in request.multiplied.items()}
+        options = with_quantized_results(options, kinds, len(request.results))
         request = request._replace(out=next(iter(request.results), None))
     arguments = request.arguments() | request.given(scales.fused)
     return plan_call(

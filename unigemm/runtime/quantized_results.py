@@ -22,6 +22,7 @@ from ..problem.overlap import refuse_self_overlap
 from ..problem.quantization import (
     Sharing,
     check_quantized,
+    check_source_of_results,
     quantized_default,
     requested_sharing,
     scales_shape,
@@ -52,44 +53,49 @@ SCALES = "result 1"
 _ALIGNED = 256  # bytes
 
 
-def with_quantized_results(options: Options, a: DType, results: tuple[Any, ...]) -> Options:
+def with_quantized_results(options: Options, kinds: Mapping[str, DType], results: int) -> Options:
     """Return the options of a call with what its result is quantised to.
 
     Parameters
     ----------
     options
         As the caller gave them.
-    a
-        The type of the first operand.
+    kinds
+        The types of `a` and `b`, and of `out` if the caller brings it.
     results
-        The arrays that the caller brings for results.
+        How many arrays the caller brings for results.
 
     Raises
     ------
     UnsupportedProblem
         `quantize_out` is none that results have, or there are not two arrays.
     UnsupportedDtype
-        The result is to have another type.
+        The result is to have another type, or those of operands of another type are not quantised.
     """
     if options.quantize_out is None:
         return options
     sharing = requested_sharing(options.quantize_out)
+    for name in ("a", "b"):
+        check_source_of_results(kinds[name], name)
     if options.form is not None and sharing == "1x128" and options.form.along == "n":
         raise UnsupportedProblem(
             "the columns are divided, so that 128 neighbours of a row are of several groups; pass "
             'quantize_out="row", or compute the transpose, whose rows are divided'
         )
-    if results and len(results) != 2:
+    if results not in (0, 2):
+        count = "one array" if results == 1 else f"a tuple of {results}"
         raise UnsupportedProblem(
-            "quantize_out gives a result and its scales, and out is one array; pass a pair"
+            f"quantize_out gives a result and its scales, and out is {count}; pass a pair"
         )
-    dtype = options.dtype
-    if dtype is None and not results:
-        dtype = quantized_default(a)
-    if dtype is not None:
-        dtype = parse_dtype(dtype)
-        check_quantized(dtype)
-    return replace(options, quantize_out=sharing, dtype=dtype)
+    requested = options.dtype
+    if requested is None and not results:
+        requested = quantized_default(kinds["a"])
+    if results:
+        check_quantized(kinds["out"], "out")
+    if requested is not None:
+        requested = parse_dtype(requested)
+        check_quantized(requested)
+    return replace(options, quantize_out=sharing, dtype=requested)
 
 
 def with_second_pass(options: Options, given: Mapping[str, Any], *, on_host: bool) -> Options:

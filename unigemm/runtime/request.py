@@ -87,6 +87,11 @@ class Request(NamedTuple):
             return self.out
         return () if self.out is None else (self.out,)
 
+    @property
+    def multiplied(self) -> dict[str, Any]:
+        """`a`, `b`, and `out` if the caller brings it, by name."""
+        return dict(zip(("a", "b", "out"), (self.a, self.b, *self.results), strict=False))
+
     def arguments(self) -> dict[str, Any]:
         """Return what is asked of the epilogue, those of a function by longer names.
 

@@ -178,6 +178,8 @@ def scales_of(
             raise UnsupportedProblem(
                 f"{name} is a pair, and not of scales of blocks and one of the whole; pass such two"
             )
+    shapes = {name: seen[name].shape if name in seen else () for name in given}
+    _refuse_one_of_blocks(shared, shapes)
     _check_together(whole, blocks, fused, shared, kind, form)
     granularity = None
     if shared:
@@ -210,11 +212,6 @@ def _check_together(
             f"{said}: scales of blocks of K are of one type for both operands; pass such scales "
             "for both"
         )
-    if shared and (fused or whole or len(shared) < len(blocks)):
-        raise UnsupportedProblem(
-            f"{min(shared)} has scales of 128 elements of K, and the other scales are none; pass "
-            "such for both operands"
-        )
     if blocks and fused:
         raise UnsupportedProblem(
             f"{fused[0]} is beside scales of blocks; pass such scales, or pairs of them and a "
@@ -232,6 +229,27 @@ def _check_together(
         )
     if shared and form is not None:
         _refuse_divided(form.along, shared)
+
+
+def _refuse_one_of_blocks(
+    shared: Mapping[str, Granularity], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuse scales of 128 elements of K beside others, or none; `shapes` are all that are given.
+
+    Raises
+    ------
+    UnsupportedProblem
+        One operand alone has such.
+    """
+    if not shared or len(shared) == len(shapes) == 2:
+        return
+    (own,) = shared
+    others = [f"{name} has shape {shape}" for name, shape in shapes.items() if name != own]
+    other = " and ".join(others) or "the other operand has no scales"
+    raise UnsupportedProblem(
+        f"{own}, of shape {shapes[own]}, has a scale for each 128 elements of K, and {other}; pass "
+        "such scales for both operands, or those of rows (M, 1) and columns (1, N) for both"
+    )
 
 
 def _refuse_divided(along: str, shared: Mapping[str, Granularity]) -> None:
@@ -271,7 +289,8 @@ def _of_blocks(
             found[name] = granularity
             k = shape[-1 if name == "scale_a" else -2]
             many = granularity == "128x128" and x.shape[-2:] != (1, 1)
-            is_needed |= k > _BLOCK or many or x.dtype is not DType.FLOAT32
+            # Those of lines, of which there is one each, have no shape without elements.
+            is_needed |= k > _BLOCK or k == 0 or many or x.dtype is not DType.FLOAT32
     return found if is_needed else {}
 
 
