@@ -24,6 +24,7 @@ from ...common.lowering import lowered
 from .device import CUTE_TYPES, FLOAT8_NAMES, global_vector, read, select, unpacked8, write
 from .host_arguments import Steps
 from .operations import exact_operations, lists, nearest, operations
+from .scaling import BlockScales, Scales, ScaleSteps, WholeScales
 
 __all__ = [
     "Run", "Site", "Taken", "apply_epilogue", "arguments_of", "cache_lines", "line_arrays",
@@ -118,7 +119,7 @@ def arguments_of(problem: Problem) -> list:
     ]
 
 
-def parted(problem: Problem, more: tuple) -> tuple[tuple, Taken]:
+def parted(problem: Problem, more: tuple) -> tuple[Scales, Taken]:
     """Return the scales, and what the epilogue takes, of what `arguments_of` lists."""
     epilogue = problem.epilogue
     left = list(more)
@@ -129,11 +130,11 @@ def parted(problem: Problem, more: tuple) -> tuple[tuple, Taken]:
         return taken
 
     blocks, count = problem.has_block_scales, 0 if epilogue is None else len(epilogue.aux)
-    of_scales = (take(4), take(4)) if blocks else ()
+    of_scales = (ScaleSteps(*take(4)), ScaleSteps(*take(4))) if blocks else ()
     steps = tuple(Steps(*take(4)) for _ in range(count))
-    of_blocks = take(2) if blocks else ()
-    scales = take(3) if blocks or problem.scaled else ()
-    scales = (*scales, of_blocks, of_scales) if blocks else scales
+    of_blocks = BlockScales(take(2), of_scales) if blocks else ()
+    whole = WholeScales(*take(3)) if blocks or problem.scaled else ()
+    scales = Scales(whole, of_blocks)
     if epilogue is None:
         return scales, Taken()
     places, largest = take(count), take(1 if epilogue.largest is not None else 0)

@@ -27,10 +27,11 @@ from unigemm.problem.problem import Problem
 from .device import read_if, select, store_vector
 from .epilogue import Taken
 from .host_arguments import ResultSteps, Steps
+from .scaling import Scales, WholeScales
 
 __all__ = [
-    "EXHAUSTED", "arguments_of_groups", "clear_rest", "find_unit", "fresh_walk", "group_range",
-    "moved", "of_groups", "scales_of_group",
+    "EXHAUSTED", "GroupArguments", "arguments_of_groups", "clear_rest", "find_unit", "fresh_walk",
+    "group_range", "moved", "of_groups", "scales_of_group",
 ]  # fmt: skip
 
 EXHAUSTED = 2**31 - 1  # the number of no unit
@@ -42,22 +43,33 @@ _BITS = {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64}  # of an element
 # -- arguments -------------------------------------------------------------------------------------
 
 
-def arguments_of_groups(problem: Problem) -> list:
-    """Return what a host function takes behind all others, for compiling.
+class GroupArguments(NamedTuple):
+    """What a host function takes for groups; both empty where there are none.
 
-    That is how far the scales of A and of B are from group to group, in elements, where sums are
-    multiplied by such; and the address of the offsets.
+    Attributes
+    ----------
+    scale_steps
+        How far the scales of A and of B are from group to group, in elements, if there are any.
+    offsets
+        The address of the offsets.
     """
+
+    scale_steps: tuple[Int64, ...] = ()
+    offsets: tuple[Int64, ...] = ()
+
+
+def arguments_of_groups(problem: Problem) -> list:
+    """Return `GroupArguments` as a host function takes them behind all others, for compiling."""
     if problem.groups is None:
         return []
     return [*[Int64(1)] * (2 if problem.scaled else 0), Int64(1)]
 
 
-def of_groups(problem: Problem, more: tuple) -> tuple:
-    """Return the steps of scales, if any, and the address of the offsets; or nothing."""
+def of_groups(problem: Problem, more: tuple) -> GroupArguments:
+    """Return what `arguments_of_groups` lists."""
     if problem.groups is None:
-        return ()
-    return tuple(more[-3:-1]) if problem.scaled else (), (more[-1],)
+        return GroupArguments()
+    return GroupArguments(tuple(more[-3:-1]) if problem.scaled else (), (more[-1],))
 
 
 def moved(problem: Problem, taken: Taken, begin: tuple[Int32, Int32]) -> Taken:
@@ -77,19 +89,17 @@ def moved(problem: Problem, taken: Taken, begin: tuple[Int32, Int32]) -> Taken:
     return taken._replace(addresses=places)
 
 
-def scales_of_group(scales: tuple, group: Int32) -> tuple:
-    """Return the addresses of a group's scales, and the factor; `scales` ends with their steps."""
-    if not scales:
+def scales_of_group(scales: Scales, group: Int32) -> WholeScales | tuple[()]:
+    """Return the scales of a group's operands."""
+    if not scales.whole:
         return ()
-    places, factor, steps = scales[:2], scales[2], scales[3:]
-    own = [place + Int64(group) * step * 4 for place, step in zip(places, steps, strict=True)]
-    return (
-        *[
-            Int64(cutlass.select_(place != 0, there, Int64(0)))
-            for place, there in zip(places, own, strict=True)
-        ],
-        factor,
-    )
+    first, steps, factor = scales.whole[:2], scales.group_steps, scales.whole.factor
+    own = [address + Int64(group) * step * 4 for address, step in zip(first, steps, strict=True)]
+    a, b = [
+        Int64(cutlass.select_(address != 0, there, Int64(0)))
+        for address, there in zip(first, own, strict=True)
+    ]
+    return WholeScales(a, b, factor)
 
 
 class Bounds(NamedTuple):

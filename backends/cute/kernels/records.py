@@ -3,12 +3,77 @@
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from typing import NamedTuple
 
+import cuda.bindings.driver as cuda
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from .host_arguments import ResultSteps
+from .device import Divisor, Raster
+from .epilogue import Taken
+from .grouped import Bounds
+from .host_arguments import Addresses, ResultSteps, Sizes, Steps
+from .scaling import Scales
 
-__all__ = ["Dealt", "Ranks", "Stored", "TmaView"]
+__all__ = [
+    "Arguments", "Dealt", "GroupOrder", "Parameters", "Ranks", "Stored", "TileOrder", "TmaView",
+]  # fmt: skip
+
+
+# -- host ------------------------------------------------------------------------------------------
+
+
+class Parameters(NamedTuple):
+    """How a launch divides its product.
+
+    Attributes
+    ----------
+    split_k
+        Parts of K.
+    along_n, band
+        The raster: whether tiles run along N first, and its band.
+    sms
+        How many CTAs run at once.
+    rotate_m, rotate_n
+        Whether tiles along M, or N, begin at different k_tiles: 0 or 1.
+    """
+
+    split_k: Int32
+    along_n: Int32
+    band: Int32
+    sms: Int32
+    rotate_m: Int32
+    rotate_n: Int32
+
+
+class Arguments(NamedTuple):
+    """What a product is launched with.
+
+    Attributes
+    ----------
+    addresses, sizes, a_steps, b_steps, d_steps
+        See `host_arguments`.
+    parameters, scales
+        See there.
+    stream
+        Where to launch.
+    taken
+        What the epilogue of a call takes: see `epilogue.parted`.
+    offsets
+        The address of the offsets of groups; empty where there are none.
+    """
+
+    addresses: Addresses
+    sizes: Sizes
+    a_steps: Steps
+    b_steps: Steps
+    d_steps: Steps
+    parameters: Parameters
+    scales: Scales
+    stream: cuda.CUstream
+    taken: Taken
+    offsets: tuple[Int64, ...]
+
+
+# -- what kernels take -----------------------------------------------------------------------------
 
 
 class TmaView(NamedTuple):
@@ -26,18 +91,44 @@ class Stored(NamedTuple):
     strides: ResultSteps
 
 
-class Dealt(NamedTuple):
-    """Work units.
+class TileOrder(NamedTuple):
+    """By what a unit's number becomes its tile, its batch and its part of K.
 
     Attributes
     ----------
-    order
-        What `tile_scheduler.unit_order` returns.
-    count
-        How many there are.
+    tiles
+        The raster.
+    split_k, step, l0
+        Parts of K; k_tiles from one of a part to its next; the inner extent of the stack.
+    k_tiles
+        Of all of K.
+    rotate_m, rotate_n
+        See `Parameters`.
+    bounds
+        Where groups divide K, where these are; else empty.
     """
 
-    order: tuple
+    tiles: Raster
+    split_k: Divisor
+    step: Divisor
+    l0: Divisor
+    k_tiles: Int32
+    rotate_m: Int32
+    rotate_n: Int32
+    bounds: Bounds | tuple[()] = ()
+
+
+class GroupOrder(NamedTuple):
+    """By what a walk through groups finds a unit: where these are, and the k_tiles of each unit."""
+
+    bounds: Bounds
+    k_tiles: Int32
+
+
+class Dealt(NamedTuple):
+    """Work units: their order, and how many there are."""
+
+    order: TileOrder | GroupOrder
     count: Int32
 
 

@@ -1,7 +1,7 @@
 """Scales by which sums are multiplied: of whole operands, and of blocks of K."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -17,11 +17,50 @@ from .device import global_vector, read
 _NAN, _LEAST = 0x7FC00000, 0x00400000  # bits of float32: NaN, 2 to the -127
 
 
-def scale_of(scales: tuple) -> tuple:
-    """Return what sums are multiplied by, for `scale_acc`: two numbers, or nothing.
+class WholeScales(NamedTuple):
+    """The addresses of one number for all of A and of one for all of B, or 0; and a factor."""
 
-    `scales` are the addresses of two numbers (0 for none) and a factor, or nothing.
+    a: Int64
+    b: Int64
+    factor: Float64
+
+
+class ScaleSteps(NamedTuple):
+    """Elements between scales of blocks: of lines, of blocks along K, and along L0 and L1."""
+
+    line: Int64
+    block: Int64
+    l0: Int64
+    l1: Int64
+
+
+class BlockScales(NamedTuple):
+    """Where the scales of blocks of A and of B are."""
+
+    addresses: tuple[Int64, Int64]
+    steps: tuple[ScaleSteps, ScaleSteps]
+
+
+class Scales(NamedTuple):
+    """All scales of a product; each empty where it has none.
+
+    Attributes
+    ----------
+    whole
+        Of whole operands; of a group's where there are groups, and then of the first.
+    blocks
+        Of blocks of K.
+    group_steps
+        Elements from a group's scale of A, and of B, to the next group's.
     """
+
+    whole: WholeScales | tuple[()] = ()
+    blocks: BlockScales | tuple[()] = ()
+    group_steps: tuple[Int64, ...] = ()
+
+
+def scale_of(scales: WholeScales | tuple[()]) -> tuple:
+    """Return what accumulators are multiplied by, for `scale_acc`: two numbers, or nothing."""
     return product_of(*scales) if scales else ()
 
 

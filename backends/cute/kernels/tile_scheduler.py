@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -26,17 +25,18 @@ from .epilogue import Taken, arguments_of, parted
 from .grouped import (
     EXHAUSTED,
     Bounds,
+    Walk,
     arguments_of_groups,
     find_unit,
     fresh_walk,
     group_range,
     of_groups,
 )
-from .host_arguments import grouped
+from .host_arguments import Addresses, Sizes, Steps, grouped, transposed
+from .records import Arguments, GroupOrder, Parameters, Ranks, TileOrder
 from .repack import Repack, depth, launch_repack, packed_pitch
-from .repack_jobs import Job, Lines, Steps
+from .repack_jobs import Job, Lines
 
-_PARAMETERS = 6  # parts of K, tiles along N first, group of the raster, SMs, rotations by M, N
 REGISTER_ROWS = 32  # up to so many rows of a tile are transposed in registers
 TMA_BITS = 128  # a box begins at a multiple of so many along its lines
 ROTATIONS = 128  # different starts along K, of tiles that all read the same few rows
@@ -123,35 +123,34 @@ class Work:
     head: Int32 | None = None
 
 
-def unit_order(
-    spec: TileSpec, sizes: tuple, l0: Int32, parameters: tuple, offsets: tuple = ()
-) -> tuple:  # fmt: skip
+def unit_order(spec: TileSpec, of: Arguments) -> TileOrder | GroupOrder:
     """Work out on the host what `work_unit` counts and divides by, or what `find_unit` does."""
-    m, n, k = sizes
-    split_k, along_n, group, rotate_m, rotate_n = parameters
+    m, n, k, l0, _ = of.sizes
+    split_k, along_n, band, _, rotate_m, rotate_n = of.parameters
     tile_m, tile_n, tile_k = spec.config.tile
     cm, cn = spec.config.cluster
     tiles_m = (m + tile_m * cm - 1) // (tile_m * cm)
     tiles_n = (n + tile_n * cn - 1) // (tile_n * cn)
     k_tiles = (k + tile_k - 1) // tile_k
     if const_expr(is_walked(spec)):
-        return Bounds(*offsets, l0, m, tiles_n, group), k_tiles
+        return GroupOrder(Bounds(*of.offsets, l0, m, tiles_n, band), k_tiles)
     step = split_k * spec.config.cluster_k
     divisors = [Divisor(number) for number in (split_k, step, l0)]
-    order = (raster(tiles_m, tiles_n, along_n, group), *divisors, k_tiles, rotate_m, rotate_n)
-    return (*order, Bounds(*offsets, l0, k)) if offsets else order
+    tiles = raster(tiles_m, tiles_n, along_n, band)
+    bounds = Bounds(*of.offsets, l0, k) if of.offsets else ()
+    return TileOrder(tiles, *divisors, k_tiles, rotate_m, rotate_n, bounds)
 
 
-def most_units(spec: TileSpec, sizes: tuple, batch: tuple, split_k: Int32) -> Int32:
+def most_units(spec: TileSpec, sizes: Sizes, split_k: Int32) -> Int32:
     """Return how many work units there are; on the host, and at most where there are groups."""
-    m, n = sizes
+    m, n, _, l0, l1 = sizes
     tile_m, tile_n, _ = spec.config.tile
     cm, cn = spec.config.cluster
     rows, columns = tile_m * cm, tile_n * cn
     across = (n + columns - 1) // columns
     if is_walked(spec) and not spec.problem.groups.stacked:
-        return (m + batch[0] * (rows - 1)) // rows * across
-    return (m + rows - 1) // rows * across * split_k * batch[0] * batch[1]
+        return (m + l0 * (rows - 1)) // rows * across
+    return (m + rows - 1) // rows * across * split_k * l0 * l1
 
 
 def is_walked(spec: TileSpec) -> bool:
@@ -160,13 +159,15 @@ def is_walked(spec: TileSpec) -> bool:
     return groups is not None and groups.along != "k"
 
 
-def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
+def work_unit(
+    spec: TileSpec, unit: Int32, order: TileOrder, ranks: Ranks
+) -> tuple[Int32, ...]:  # fmt: skip
     """Decode a running number into the fields of `Work`.
 
     Tiles that all read the same few rows begin at different k_tiles (`rotation`), so that they do
     not all want the same ones at once.
     """
-    tiles, split_k, step, l0, k_tiles_k, rotate_m, rotate_n, *groups = order
+    tiles, split_k, step, l0, k_tiles_k, rotate_m, rotate_n, bounds = order
     rank_m, rank_n, rank_k = ranks
     cm, cn = spec.config.cluster
     tm, tn, batch = tile_coordinates(unit, tiles)
@@ -182,9 +183,9 @@ def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
     rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * k_tiles // ROTATIONS
     i1, i0 = divmod(batch, l0)
     fields = (tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, apart, k_tiles, rotation)
-    if not groups:
+    if not bounds:
         return fields
-    begin, end = group_range(spec.problem.groups, groups[0], i0)
+    begin, end = group_range(spec.problem.groups, bounds, i0)
     tile_k = spec.config.tile[2]
     unit = TMA_BITS // spec.operands[0].width if any(spec.k_major) else 1
     if spec.problem.has_block_scales:  # a k_tile is a block of K, wherever groups begin
@@ -197,7 +198,7 @@ def work_unit(spec: TileSpec, unit: Int32, order: tuple, ranks: tuple) -> tuple:
 
 
 def first_of_groups(
-    spec: TileSpec, unit: Int32, units: Int32, order: tuple, ranks: tuple
+    spec: TileSpec, unit: Int32, units: Int32, order: TileOrder | GroupOrder, ranks: Ranks
 ) -> tuple:  # fmt: skip
     """Return what `next_unit` does for the first unit; without groups nothing but the unit."""
     if spec.problem.groups is None:
@@ -212,14 +213,15 @@ def first_row(spec: TileSpec, work: Work) -> Int32:
     return Int32(0)
 
 
-def rows_of(spec: TileSpec, work: Work, sizes: tuple) -> tuple:
+def rows_of(spec: TileSpec, work: Work, sizes: tuple[Int32, Int32]) -> tuple[Int32, Int32]:
     """Return (M, N) with the end of the group's rows for M."""
     return (work.end, sizes[1]) if is_walked(spec) else sizes
 
 
 @cute.jit
 def next_unit(
-    spec: cutlass.Constexpr, unit: Int32, units: Int32, order: tuple, ranks: tuple, walk: tuple
+    spec: cutlass.Constexpr, unit: Int32, units: Int32, order: TileOrder | GroupOrder,
+    ranks: Ranks, walk: Walk,
 ) -> tuple:  # fmt: skip
     """Return a unit of a product with groups, its fields, and the walk so far; a whole warp.
 
@@ -295,37 +297,29 @@ def bring(
 
 
 def batched(
-    address: Int64,
-    dtype: type,
-    rows: Int32,
-    columns: Int32,
-    steps: tuple,
-    deep: tuple,
-    row_major: bool,
-) -> cute.Tensor:
+    address: Int64, dtype: type, rows: Int32, columns: Int32, steps: Steps,
+    deep: tuple[Int32, Int32], row_major: bool,
+) -> cute.Tensor:  # fmt: skip
     """View matrices as (rows, columns, L0, L1), `deep` of them along the batch indices."""
     unit = 16 * 8 // dtype.width
-    lead = cute.assume(steps[0] if row_major else steps[1], divby=unit)
+    lead = cute.assume(steps.row if row_major else steps.column, divby=unit)
     strides = (lead, 1) if row_major else (1, lead)
-    outer = [cute.assume(step, divby=unit) for step in steps[2:]]
+    outer = [cute.assume(step, divby=unit) for step in (steps.l0, steps.l1)]
     pointer = cute.make_ptr(dtype, address, GMEM, assumed_align=16)
     layout = cute.make_layout((rows, columns, *deep), stride=(*strides, *outer))
     return cute.make_tensor(pointer, layout)
 
 
-def operands(
-    spec: TileSpec, addresses: tuple, sizes: tuple, batch: tuple, a_steps: tuple, b_steps: tuple,
-    stream: cuda.CUstream,
-) -> tuple:  # fmt: skip
+def operands(spec: TileSpec, of: Arguments) -> tuple[cute.Tensor, cute.Tensor, Int64]:
     """Return views of A (M, K) and B (N, K), repacked if need be, and the workspace behind them."""
-    m, n, k = sizes
-    problem, workspace = spec.problem, addresses[2]
+    m, n, k, l0, l1 = of.sizes
+    problem, workspace = spec.problem, of.addresses.workspace
     views, kinds, jobs = [], [], []
-    for name, dtype, k_major, repacked, address, rows, steps in (
-        ("a", spec.operands[0], spec.k_major[0], spec.repacked[0], addresses[0], m, a_steps),
-        ("b", spec.operands[1], spec.k_major[1], spec.repacked[1], addresses[1], n, b_steps),
-    ):
-        deep = (depth(steps[2], batch[0]), depth(steps[3], batch[1]))
+    for name, dtype, k_major, repacked, address, rows, steps in zip(
+        ("a", "b"), spec.operands, spec.k_major, spec.repacked, of.addresses[:2], (m, n),
+        (of.a_steps, transposed(of.b_steps)), strict=True,
+    ):  # fmt: skip
+        deep = (depth(steps.l0, l0), depth(steps.l1, l1))
         if repacked:
             few = name == "a" and spec.config.tile[0] <= REGISTER_ROWS
             panels = name == "b" and spec.panels
@@ -343,7 +337,7 @@ def operands(
     if in_halves(problem):
         views[1] = in_pairs(views[1])
     if kinds:
-        launch_repack(tuple(kinds), tuple(jobs), stream)
+        launch_repack(tuple(kinds), tuple(jobs), of.stream)
     return (*views, workspace)
 
 
@@ -357,27 +351,27 @@ def in_pairs(view: cute.Tensor) -> cute.Tensor:
 
 
 def packed(
-    kind: Repack, dtype: type, address: Int64, sizes: tuple[Int32, Int32],
-    steps: tuple[Int64, ...], deep: tuple[Int32, Int32], k_major: bool, workspace: Int64,
+    kind: Repack, dtype: type, address: Int64, sizes: tuple[Int32, Int32], steps: Steps,
+    deep: tuple[Int32, Int32], k_major: bool, workspace: Int64,
 ) -> tuple[Job, cute.Tensor]:  # fmt: skip
     """Return the job of one copy, in lines, and a view of the copy."""
     rows, k = sizes
     # The copy's lines run along its major index.
     lines, along = (rows, k) if k_major else (k, rows)
-    source = steps if k_major else (steps[1], steps[0], *steps[2:])
+    source = steps if k_major else transposed(steps)
     pitch = packed_pitch(kind.itemsize, along)
     apart = pitch * lines
     part = apart * deep[0] * deep[1] * kind.itemsize
-    job = Job(Lines(lines, along, *deep), address, Steps(*source), workspace, pitch, part)
+    job = Job(Lines(lines, along, *deep), address, source, workspace, pitch, part)
     line = (pitch, Int64(1)) if k_major else (Int64(1), pitch)
     # The low halves of a split follow the high ones along L1.
-    strides, deep = (*line, apart, apart * deep[0]), (deep[0], deep[1] * kind.copies)
+    strides, deep = Steps(*line, apart, apart * deep[0]), (deep[0], deep[1] * kind.copies)
     return job, batched(workspace, dtype, rows, k, strides, deep, k_major)
 
 
 def panelled(
-    kind: Repack, dtype: type, address: Int64, sizes: tuple[Int32, Int32],
-    steps: tuple[Int64, ...], deep: tuple[Int32, Int32], workspace: Int64,
+    kind: Repack, dtype: type, address: Int64, sizes: tuple[Int32, Int32], steps: Steps,
+    deep: tuple[Int32, Int32], workspace: Int64,
 ) -> tuple[Job, cute.Tensor]:  # fmt: skip
     """Return the same in panels: a view as (eight rows, those along K, panels along N, L0, L1)."""
     rows, k = sizes
@@ -386,8 +380,8 @@ def panelled(
     panels = (rows + kind.unit - 1) // kind.unit
     apart = Int64(panels) * pitch * kind.unit
     part = apart * deep[0] * deep[1] * kind.itemsize
-    source = (steps[1], steps[0], *steps[2:])
-    job = Job(Lines(k, rows, *deep), address, Steps(*source), workspace, Int64(pitch), part)
+    source = transposed(steps)
+    job = Job(Lines(k, rows, *deep), address, source, workspace, Int64(pitch), part)
     line = cute.assume(Int64(pitch) * kind.unit, divby=matrix)
     apart = cute.assume(apart, divby=matrix)
     layout = cute.make_layout(
@@ -424,7 +418,7 @@ def repack_of(
 # -- the host function -----------------------------------------------------------------------------
 
 
-def make_host(spec: TileSpec, start: Callable) -> Callable:
+def make_host(spec: TileSpec, start: Callable[[Any, Arguments], None]) -> Callable:
     """Return the function to compile: raw addresses, sizes, element strides and a stream.
 
     `start` launches the kernels of a backend.
@@ -432,19 +426,18 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
 
     @cute.jit
     def gemm(*arguments: Any) -> None:
-        of = grouped(arguments, _PARAMETERS)
+        of = grouped(arguments, len(Parameters._fields))
         scales, taken = parted(spec.problem, of.more)
-        groups = of_groups(spec.problem, of.more)
+        scale_steps, offsets = of_groups(spec.problem, of.more)
+        whole = Arguments(
+            of.addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, Parameters(*of.parameters),
+            scales._replace(group_steps=scale_steps), of.stream, taken, offsets,
+        )  # fmt: skip
 
-        def launch(spec: TileSpec, addresses: tuple, taken: Taken) -> None:
-            start(
-                spec, addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps, of.parameters,
-                scales, of.stream, taken, *groups,
-            )  # fmt: skip
+        def launch(spec: TileSpec, addresses: Addresses, taken: Taken) -> None:
+            start(spec, whole._replace(addresses=addresses, taken=taken))
 
-        with_bias_grads(
-            launch, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, *groups[1:]
-        )
+        with_bias_grads(launch, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, offsets)
 
     return gemm
 
@@ -452,4 +445,4 @@ def make_host(spec: TileSpec, start: Callable) -> Callable:
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
     more = [*arguments_of(problem), *arguments_of_groups(problem)]
-    return device.example_arguments(_PARAMETERS, more)
+    return device.example_arguments(len(Parameters._fields), more)

@@ -131,7 +131,7 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     def gemm(*arguments: Any) -> None:
         of = grouped(arguments, _PARAMETERS)
         _, taken = parted(spec.problem, of.more)
-        groups = of_groups(spec.problem, of.more)[1:]
+        offsets = of_groups(spec.problem, of.more).offsets
 
         def product(spec: Spec, addresses: tuple, taken: Taken) -> None:
             steps = (of.a_steps, of.b_steps, of.d_steps)
@@ -139,12 +139,12 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
                 spec,
                 Arguments(
                     Addresses(*addresses), of.sizes, *steps, Parameters(*of.parameters), of.stream,
-                    taken, *groups,
+                    taken, offsets,
                 ),
             )  # fmt: skip
 
         with_bias_grads(
-            product, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, *groups
+            product, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, offsets
         )
 
     return gemm

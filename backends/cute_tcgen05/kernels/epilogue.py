@@ -53,7 +53,7 @@ def store(
     size = spec.output.width // 8
     columns = const_expr(chunk(spec))
     # Those of blocks are multiplied in where sums are promoted.
-    scale = () if const_expr(geo.promoted) else scale_of(scales[:3])
+    scale = () if const_expr(geo.promoted) else scale_of(scales.whole)
     has_groups = const_expr(spec.problem.groups is not None)
     read = tcgen05.make_tmem_copy(
         cute.make_copy_atom(
@@ -88,7 +88,7 @@ def store(
         if const_expr(geo.store == "tma"):
             at = (work.tile_m, work.tile_n, work.i0, work.i1)
             if const_expr(spec.split):  # the batches of a part follow one another
-                at = (work.tile_m, work.tile_n, work.i0 + work.i1 * order[3].divisor, work.part)
+                at = (work.tile_m, work.tile_n, work.i0 + work.i1 * order.l0.divisor, work.part)
             by_rows = ()
             if const_expr(has_groups):
                 if const_expr(not spec.problem.groups.stacked):
@@ -114,7 +114,7 @@ def store(
         answer, heard = next_answer(geo, answer, heard, (buffer, buffer_phase))
     if const_expr(has_groups):
         warps = (thread // 32, STORE_WARPS)
-        clear_rest(spec.problem, stored.address, strides, sizes, taken, order[0], walk, warps)
+        clear_rest(spec.problem, stored.address, strides, sizes, taken, order.bounds, walk, warps)
     if const_expr(geo.store == "tma"):
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 

@@ -35,6 +35,7 @@ from cutlass.utils import blackwell_helpers
 from ...cute.kernels.device import SMEM, pinned, pinned_tensor, select
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Stored, TmaView
+from ...cute.kernels.scaling import Scales
 from ...cute.kernels.tile_scheduler import (
     Work,
     advance,
@@ -531,7 +532,7 @@ def gemm_kernel(
     factors: BatchFactors,
     sizes: tuple[Int32, Int32],
     dealt: Dealt,
-    scales: tuple,
+    scales: Scales,
     of_blocks: BlockScales,
     taken: Taken,
 ) -> None:

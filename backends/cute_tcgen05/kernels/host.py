@@ -3,7 +3,6 @@
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
 
-import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -12,9 +11,11 @@ from cutlass.utils import blackwell_helpers
 from ...cute.kernels import tile_scheduler as persistent
 from ...cute.kernels.device import select
 from ...cute.kernels.epilogue import Taken
-from ...cute.kernels.records import Dealt, Stored, TmaView
+from ...cute.kernels.host_arguments import Steps
+from ...cute.kernels.records import Arguments, Dealt, Stored, TmaView
 from ...cute.kernels.reduction import reduce_parts, store_target
 from ...cute.kernels.repack import depth
+from ...cute.kernels.scaling import Scales
 from ...cute.kernels.tile_scheduler import (
     batched,
     example_arguments,
@@ -35,59 +36,53 @@ from .spec import Spec
 __all__ = ["Spec", "example_arguments", "make_host"]
 
 
-def start(
-    spec: Spec, addresses: tuple, sizes: tuple, a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    parameters: tuple, scales: tuple, stream: cuda.CUstream, taken: Taken,
-    scale_steps: tuple = (), offsets: tuple = (),
-) -> None:  # fmt: skip
+def start(spec: Spec, of: Arguments) -> None:
     """Launch the copies that are needed, the product, and the reduction of its parts."""
-    a, b, d, workspace = addresses
-    m, n, k, l0, l1 = sizes
-    split_k, along_n, group, multiprocessors, rotate_m, rotate_n = parameters
+    d, (m, n, k, l0, l1), scales = of.addresses.d, of.sizes, of.scales
+    split_k, stream = of.parameters.split_k, of.stream
     geo, config = spec.geometry, spec.config
     tiler = (*geo.mma, config.tile[2])
     mma = tiled_mma(spec)
-    a_m, a_k, a_l0, a_l1 = a_steps
-    b_k, b_n, b_l0, b_l1 = b_steps
-    view_a, view_b, parts = operands(
-        spec, (a, b, workspace), (m, n, k), (l0, l1),
-        (a_m, a_k, a_l0, a_l1), (b_n, b_k, b_l0, b_l1), stream,
-    )  # fmt: skip
-    outer_steps, of_blocks = [a_l0, a_l1, b_l0, b_l1], ()
+    view_a, view_b, parts = operands(spec, of)
+    outer_steps, of_blocks = [*of.a_steps[2:], *of.b_steps[2:]], ()
     if const_expr(spec.problem.blocks is not None):
-        of_blocks, parts = block_scales.loads(spec, scales, (m, n), k, (l0, l1), parts, stream)
-        outer_steps += [step for steps in scales[4] for step in steps[2:]]
-        scales = scales[:3]
+        of_blocks, parts = block_scales.loads(
+            spec, scales.blocks, (m, n), k, (l0, l1), parts, stream
+        )
+        outer_steps += [step for steps in scales.blocks.steps for step in (steps.l0, steps.l1)]
+        scales = scales._replace(blocks=())
     # Of split K those of blocks are in the parts already, and others multiply what is added up.
-    whole = () if geo.promoted else scales
-    of_sums = () if spec.split and not geo.promoted else (*scales, *scale_steps)
+    whole = () if geo.promoted else scales.whole
+    of_sums = Scales() if spec.split and not geo.promoted else scales
     layouts = (
         blackwell_helpers.make_smem_layout_a(mma, tiler, spec.operands[0], config.stages),
         blackwell_helpers.make_smem_layout_b(mma, tiler, spec.operands[1], config.stages),
     )
     load_a, load_b = load_atoms(spec, mma, (view_a, view_b), layouts)
-    out, out_strides = store_target(spec, parts, d, (m, n, l0, l1), d_steps)
+    out, out_strides = store_target(spec, parts, d, (m, n, l0, l1), of.d_steps)
     store_d = load_a
     if const_expr(geo.store == "tma"):
         view_d = target_view(spec, out, (m, n, l0, l1), out_strides, split_k)
         store_d = TmaView(*box_atom(view_d, (BOX_ROWS, geo.box_columns)))
-    order = unit_order(spec, (m, n, k), l0, (split_k, along_n, group, rotate_m, rotate_n), offsets)
-    units = most_units(spec, (m, n), (l0, l1), split_k)
+    order = unit_order(spec, of)
+    units = most_units(spec, of.sizes, split_k)
     cm, cn = config.cluster
     clusters = units
     if const_expr(not geo.dynamic):
-        clusters = cutlass.min(units, cutlass.max(multiprocessors // geo.cluster, Int32(1)))
+        clusters = cutlass.min(units, cutlass.max(of.parameters.sms // geo.cluster, Int32(1)))
     ones = [select(step != 0, Int32(1), Int32(0)) for step in outer_steps]
     factors = BatchFactors(*(tuple(ones[i : i + 2]) for i in range(0, len(ones), 2)))
     gemm_kernel(
         spec, *layouts, load_a, load_b, Stored(store_d, out, out_strides), factors,
         (m, n), Dealt(order, units), of_sums,
-        BlockScales((k + K_BYTES - 1) // K_BYTES, of_blocks), Taken() if spec.split else taken,
+        BlockScales((k + K_BYTES - 1) // K_BYTES, of_blocks), Taken() if spec.split else of.taken,
     ).launch(
         grid=(clusters * cm, cn, 1), block=(32 * geo.warps, 1, 1), cluster=(cm, cn, 1),
         stream=stream, min_blocks_per_mp=1, use_pdl=True,
     )  # fmt: skip
-    reduce_parts(spec, parts, d, (m, n, l0, l1), d_steps, split_k, whole, stream, taken)
+    reduce_parts(
+        spec, parts, d, (m, n, l0, l1), of.d_steps, split_k, whole, stream, of.taken
+    )  # fmt: skip
 
 
 def target_view(spec: Spec, out: Int64, sizes: tuple, steps: tuple, split_k: Int32) -> cute.Tensor:
@@ -97,7 +92,7 @@ def target_view(spec: Spec, out: Int64, sizes: tuple, steps: tuple, split_k: Int
     deep = (depth(inner, l0), depth(outer, l1))
     if spec.split:
         outer, deep = steps[4], (l0 * l1, split_k)
-    return batched(out, spec.output, m, n, (row, column, inner, outer), deep, True)
+    return batched(out, spec.output, m, n, Steps(row, column, inner, outer), deep, True)
 
 
 def make_host(spec: Spec) -> Callable:

@@ -16,7 +16,7 @@ from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import tcgen05
 
 from ...cute.kernels.device import elements, read, select, shared_vector, write
-from ...cute.kernels.scaling import block_scale, column_of_b
+from ...cute.kernels.scaling import Scales, block_scale, column_of_b
 from ...cute.kernels.tile_scheduler import Work, advance, first_row
 from ..geometry import ROWS, STORE_WARPS
 from .records import Barriers
@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
 
 def lines_of(
-    spec: Spec, scales: tuple, work: Work, sizes: tuple[Int32, Int32], thread: Int32
+    spec: Spec, scales: Scales, work: Work, sizes: tuple[Int32, Int32], thread: Int32
 ) -> tuple[Line, Line]:
     """Return where the scales of a thread's row are, and those of one of the tile's columns.
 
@@ -50,11 +50,11 @@ def lines_of(
     column = column_of_b(spec.problem, cutlass.min(column, sizes[1] - 1), sizes[1])
     found = []
     operands = (spec.problem.scales.a, spec.problem.scales.b)
-    for operand, number, place, steps in zip(operands, (row, column), *scales[3:5], strict=True):
+    for operand, number, place, steps in zip(operands, (row, column), *scales.blocks, strict=True):
         line = number // operand.sharing[0]
-        at = Int64(line) * steps[0] + Int64(work.i0) * steps[2] + Int64(work.i1) * steps[3]
+        at = Int64(line) * steps.line + Int64(work.i0) * steps.l0 + Int64(work.i1) * steps.l1
         width = operand.dtype.itemsize
-        found.append(Line(place + at * width, steps[1] * width))
+        found.append(Line(place + at * width, steps.block * width))
     return found[0], found[1]
 
 
@@ -71,7 +71,7 @@ def scales_at(spec: Spec, lines: tuple[Line, Line], k_tile: Int32) -> tuple[Floa
 @cute.jit
 def promote(
     spec: cutlass.Constexpr, sums: cute.Tensor, total: cute.Tensor, barriers: Barriers,
-    scales: tuple, slots: cute.Pointer, sizes: tuple[Int32, Int32], work: cutlass.Constexpr,
+    scales: Scales, slots: cute.Pointer, sizes: tuple[Int32, Int32], work: cutlass.Constexpr,
     thread: Int32, pair: Int32, buffer: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Sum up a thread's row of a unit, each k_tile times its scales; return the next buffer."""

@@ -9,6 +9,7 @@ from cutlass import Int32
 
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Stored, TmaView
+from ...cute.kernels.scaling import Scales
 from .clc_scheduler import Queue
 
 __all__ = [
@@ -151,7 +152,7 @@ class Result(NamedTuple):
     sizes
         M and N.
     scales
-        What `cute.kernels.scaling.scale_of` takes, and strides of scales of groups.
+        By which accumulators are multiplied.
     taken
         What the epilogue of a call takes; see `cute.kernels.epilogue`.
     slots
@@ -161,7 +162,7 @@ class Result(NamedTuple):
     boxes: cute.Pointer
     stored: Stored
     sizes: tuple[Int32, Int32]
-    scales: tuple
+    scales: Scales
     taken: Taken
     slots: cute.Pointer
 

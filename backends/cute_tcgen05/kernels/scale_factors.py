@@ -20,6 +20,7 @@ from ...common.workspace import aligned
 from ...cute.kernels.device import GMEM, global_vector, pinned_tensor, read, select, write
 from ...cute.kernels.records import TmaView
 from ...cute.kernels.repack import after_the_kernel_before, depth
+from ...cute.kernels.scaling import BlockScales
 from ...cute.kernels.tile_scheduler import Work
 from ..geometry import HALF_TILE, K_BLOCKS, TILE_COLUMNS, scales_of_instruction
 from .pipeline import Ring, at_stage, origin
@@ -96,20 +97,19 @@ def tiled(
 
 
 def loads(
-    spec: Spec, scales: tuple, rows: tuple, k: Int32, batch: tuple, workspace: Int64,
+    spec: Spec, scales: BlockScales, rows: tuple, k: Int32, batch: tuple, workspace: Int64,
     stream: cuda.CUstream,
 ) -> tuple:  # fmt: skip
     """Return the TMA loads of a k_tile of A's scales and of B's, each an atom and what it reads.
 
-    `scales` are those of a host function (see `persistent.make_host`). Also returns the workspace
-    behind the tiles that are made.
+    Also returns the workspace behind the tiles that are made.
     """
     blocks = spec.problem.blocks
     assert blocks is not None
     group = tcgen05.CtaGroup.TWO if spec.geometry.ctas == 2 else tcgen05.CtaGroup.ONE
     load, made = cpasync.CopyBulkTensorTileG2SOp(group), []
     for order, address, steps, count, box in zip(
-        (blocks.a, blocks.b), scales[3], scales[4], rows, boxes(spec), strict=True
+        (blocks.a, blocks.b), scales.addresses, scales.steps, rows, boxes(spec), strict=True
     ):
         view, workspace = tiled(
             order, blocks.block, address, steps, (count, k), batch, workspace, stream

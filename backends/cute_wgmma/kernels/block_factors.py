@@ -19,7 +19,7 @@ from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from ....problem.dtypes import DType
 from ...common.epilogue import scales_each_column
 from ...cute.kernels.device import SMEM, global_vector, read, select, write
-from ...cute.kernels.scaling import block_scale, column_of_b
+from ...cute.kernels.scaling import BlockScales, block_scale, column_of_b
 from ...cute.kernels.tile_scheduler import Work, advance, first_of_groups, next_unit, work_unit
 from ..geometry import BLOCK, WARPGROUP, column_blocks, column_step, scale_lines
 from ..geometry_operands import MMA_M
@@ -27,30 +27,22 @@ from .fragments import fragment_row
 from .records import (
     Accumulators,
     Barriers,
-    BlockScales,
     Consumer,
     Extents,
     FactorAddresses,
     Factors,
-    ScaleSteps,
     Schedule,
 )
 from .spec import Spec
 from .tile_coords import first_k_of, tile_origin
 
 __all__ = ["add_promoted", "await_others", "bring_scales", "factors_of",
-           "read_factors", "reads_late", "scales_of_blocks"]  # fmt: skip
+           "read_factors", "reads_late"]  # fmt: skip
 
 _SHORT = 7  # stages: of tiles whose k_tiles take longer than the memory's latency
 _OTHERS = 20  # registers of a thread that reads scales beside these
 _VALUES = 8  # scales that a thread has in flight, where it does not copy them
 _BARRIER = 9  # and on: a named barrier for each consumer warpgroup
-
-
-def scales_of_blocks(scales: tuple) -> BlockScales:
-    """Return where the scales of blocks are, of those that `parted` returns."""
-    _, _, _, addresses, (a, b), *_ = scales
-    return BlockScales(addresses, (ScaleSteps(*a), ScaleSteps(*b)))
 
 
 # -- the warps that bring them ---------------------------------------------------------------------

@@ -8,7 +8,7 @@ import cutlass.cute as cute
 from cutlass import Int32, const_expr
 
 from ...cute.kernels.grouped import clear_rest, scales_of_group
-from ...cute.kernels.scaling import scale_of
+from ...cute.kernels.scaling import Scales, scale_of
 from ...cute.kernels.tile_scheduler import (
     Work,
     first_of_groups,
@@ -46,7 +46,7 @@ __all__ = ["consume"]
 @cute.jit
 def consume(
     spec: cutlass.Constexpr, schedule: Schedule, mma: cute.TiledMma, stages: Stages,
-    barriers: Barriers, extents: Extents, result: Result, scales: tuple, consumer: Int32,
+    barriers: Barriers, extents: Extents, result: Result, scales: Scales, consumer: Int32,
     thread: Int32,
 ) -> None:  # fmt: skip
     """Multiply and store the units of one group of warpgroups.
@@ -77,7 +77,7 @@ def consume(
     cute.arch.griddepcontrol_wait()
     has_groups = const_expr(spec.problem.groups is not None)
     # Those of blocks are multiplied in where sums are promoted.
-    scale = () if const_expr(spec.problem.has_block_scales) else scale_of(scales[:3])
+    scale = () if const_expr(spec.problem.has_block_scales) else scale_of(scales.whole)
     if const_expr(has_groups):
         unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
     open_turns(spec, consumer)
@@ -119,8 +119,9 @@ def consume(
     if const_expr(is_walked(spec)):
         warps = (thread // 32, geo.consumers * WARPGROUP // 32)
         clear_rest(
-            spec.problem, stored.address, stored.strides, sizes, result.taken, order[0], walk, warps
-        )
+            spec.problem, stored.address, stored.strides, sizes, result.taken, order.bounds, walk,
+            warps,
+        )  # fmt: skip
     if const_expr(config.cluster_k > 1):
         cute.arch.cluster_wait()  # for those that read this CTA's sums
     if const_expr(geo.store == "tma"):

@@ -36,10 +36,11 @@ from cutlass.cute.nvgpu import cpasync
 from ...cute.kernels.device import pinned, select
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Ranks, Stored, TmaView
+from ...cute.kernels.scaling import Scales
 from ...cute.kernels.tile_scheduler import work_unit
 from ..geometry import STORE_ROWS, WARPGROUP
 from ..geometry_operands import MMA_M
-from .block_factors import bring_scales, scales_of_blocks
+from .block_factors import bring_scales
 from .consumer import consume
 from .layouts import loads_of_b, panels_layout, whole_rows
 from .producer import produce
@@ -132,7 +133,7 @@ def gemm_kernel(
     numbers: LoadNumbers,
     extents: Extents,
     dealt: Dealt,
-    scales: tuple,
+    scales: Scales,
     taken: Taken,
 ) -> None:
     """Multiply the units that fall to this CTA."""
@@ -176,8 +177,7 @@ def gemm_kernel(
             produce(spec, schedule, loads, barriers, numbers, extents, taken)
         if const_expr(spec.scale_warps > 0):
             if (warp > 0) & (warp <= spec.scale_warps):
-                of_blocks = scales_of_blocks(scales)
-                bring_scales(spec, schedule, of_blocks, slots, barriers, extents, warp)
+                bring_scales(spec, schedule, scales.blocks, slots, barriers, extents, warp)
     else:
         cute.arch.setmaxregister_increase(geo.registers[1])
         consumer = cute.arch.make_warp_uniform((warp - 4) // 4)

@@ -10,9 +10,9 @@ from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Ranks, Stored
 
 __all__ = [
-    "Accumulators", "Barriers", "BlockScales", "Consumer", "Elements", "Extents", "FactorAddresses",
+    "Accumulators", "Barriers", "Consumer", "Elements", "Extents", "FactorAddresses",
     "Factors", "FragmentSource", "Fused", "GroupEnds", "LoadNumbers", "Operands", "Part", "Result",
-    "Ring", "RowsOfGroup", "ScaleSteps", "Schedule", "Stages", "Target",
+    "Ring", "RowsOfGroup", "Schedule", "Stages", "Target",
 ]  # fmt: skip
 
 
@@ -101,22 +101,6 @@ class LoadNumbers(NamedTuple):
     low_b: Int32
     ahead: Int32
     once: tuple[Int32, ...] = ()
-
-
-class ScaleSteps(NamedTuple):
-    """Elements between scales of blocks: of lines, of blocks along K, and along L0 and L1."""
-
-    line: Int64
-    block: Int64
-    l0: Int64
-    l1: Int64
-
-
-class BlockScales(NamedTuple):
-    """Where the scales of blocks of A and of B are."""
-
-    addresses: tuple[Int64, Int64]
-    steps: tuple[ScaleSteps, ScaleSteps]
 
 
 class Result(NamedTuple):
