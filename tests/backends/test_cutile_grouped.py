@@ -35,7 +35,15 @@ from unigemm.problem.dtypes import DType
 
 pytest.importorskip("cuda.tile", reason="cuda-tile is not installed")
 
-from unigemm.backends.cutile.kernels.fused_signature import program_of
+from unigemm.backends.cutile.kernels.epilogue_signature import program_of
+from unigemm.backends.cutile.kernels.records import (
+    GroupRanges,
+    Options,
+    Order,
+    Scales,
+    Tile,
+    TileEpilogue,
+)
 
 BF16, F16, F32, F8 = DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32, DType.FLOAT8_E4M3FN
 UNEVEN = (20, 0, 1, 37, 9)  # of 67, and of a rest
@@ -63,7 +71,7 @@ TILES = [(16, 8, 16), (8, 16, 32), (24, 16, 16), (8, 24, 16)]
 def kernels(monkeypatch):
     """Return the functions of all device code, which run on a `Machine`."""
     found = {}
-    for name in ("tile_coords", "mainloop", "operations", "fusion", "epilogue", "grouped"):
+    for name in ("tile_coords", "mainloop", "operations", "epilogue_steps", "epilogue", "grouped"):
         module = import_module(f"unigemm.backends.cutile.kernels.{name}")
         monkeypatch.setattr(module, "ct", Machine)
         found |= vars(module)
@@ -125,29 +133,34 @@ class Tiles:
         p, groups = self.problem, self.problem.groups
         along = "mnk".index(groups.along)
         a, b, d = (self.array(left, x.dtype, 4, x.alignment) for x in (p.a, p.b, p.d))
-        scales, fused, steps = (), (), ()
+        scales, epilogue, steps = None, None, ()
         if p.scaled:
-            scales = (*(self.array(left, F32, 1) for _ in "ab"), np.float64(1))
+            scales = Scales(*(self.array(left, F32, 1) for _ in "ab"), np.float64(1))
             assert left.pop(0) == np.float64(1).view(np.int64)
         if p.epilogue is not None:
             arrays = tuple(
                 self.array(left, x.matrix.dtype, 4, x.matrix.alignment) for x in p.epilogue.aux
             )
-            fused = (arrays, (), (), program_of(p, by_lines=False), ())
+            epilogue = TileEpilogue(arrays, (), (), (), program_of(p, by_lines=False))
         ends = self.ends(left)
         table = () if along == 2 else self.array(left, DType.INT32, 1)
         if p.scaled:
             steps = (left.pop(0), left.pop(0))
         total, units, *order = left
         left.clear()
-        turns = (p.a.major == "m", p.b.major == "k", p.d.major == "m")
+        options = Options(
+            a_transposed=p.a.major == "m", b_transposed=p.b.major == "k",
+            d_transposed=p.d.major == "m", rounded=False, direct=False, latency=1,
+            persistent=True, overlap=False,
+        )  # fmt: skip
+        ranges = GroupRanges(ends, table, steps, total, along, groups.stacked)
+        tile = Tile(*self.plan.config.tile)
         if along != 2:
             units *= int(table.memory[0])
         for block in range(blocks):
             for unit in range(block, units, blocks):
                 self.kernels.multiply_group(
-                    unit, a, b, d, scales, fused, ends, table, steps, total, tuple(order),
-                    *self.plan.config.tile, *turns, False, False, 1, along, groups.stacked,
+                    unit, a, b, d, scales, epilogue, ranges, Order(*order), tile, options,
                 )  # fmt: skip
 
 

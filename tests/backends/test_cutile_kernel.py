@@ -37,7 +37,8 @@ from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
 
 pytest.importorskip("cuda.tile", reason="cuda-tile is not installed")
 
-from unigemm.backends.cutile.kernels.fused_signature import program_of
+from unigemm.backends.cutile.kernels.epilogue_signature import program_of
+from unigemm.backends.cutile.kernels.records import Options, Order, Scales, Tile, TileEpilogue
 
 ARCHS = ("sm_80", "sm_90a")
 
@@ -46,7 +47,15 @@ ARCHS = ("sm_80", "sm_90a")
 def kernels(monkeypatch):
     """Return the functions of all device code, which run on a `Machine`."""
     found = {}
-    modules = ("tile_coords", "mainloop", "operations", "fusion", "epilogue", "gemm", "reduction")
+    modules = (
+        "tile_coords",
+        "mainloop",
+        "operations",
+        "epilogue_steps",
+        "epilogue",
+        "gemm",
+        "reduction",
+    )
     for name in (*modules, "transpose"):
         module = import_module(f"unigemm.backends.cutile.kernels.{name}")
         monkeypatch.setattr(module, "ct", Machine)
@@ -85,10 +94,10 @@ def view(memory, layout):
 
 def packed(order):
     """Return the order of tiles as the kernel gets it."""
-    return tuple(x.packed if isinstance(x, Divisor) else x for x in order)
+    return Order(*(x.packed if isinstance(x, Divisor) else x for x in order))
 
 
-def run(kernels, plan, gemm, memories, scales=(), aux=(), numbers=(), largest=0):
+def run(kernels, plan, gemm, memories, scales_at=(), aux=(), numbers=(), largest=0):
     """Execute a product's launches; addresses are 2**32 times the number of a memory.
 
     Auxiliary arrays are at addresses `aux`.
@@ -96,8 +105,8 @@ def run(kernels, plan, gemm, memories, scales=(), aux=(), numbers=(), largest=0)
     config, problem = plan.config, plan.config.oriented(plan.problem)
     a, b = (1, 2) if gemm.swapped == config.swap_ab else (2, 1)
     brought = {"a": a << 32, "b": b << 32, "d": 3 << 32, "workspace": 4 << 32}
-    if scales:
-        at_a, at_b, factor = scales
+    if scales_at:
+        at_a, at_b, factor = scales_at
         brought |= {"scale_a": at_a, "scale_b": at_b, "factor": factor}
         brought |= {"scales_a": int(at_a != 0), "scales_b": int(at_b != 0)}
     brought |= {f"array {i}": at for i, at in enumerate(aux)} | {"largest": largest}
@@ -117,14 +126,14 @@ def run(kernels, plan, gemm, memories, scales=(), aux=(), numbers=(), largest=0)
 
     def read_scales(left):
         if not problem.scaled or not isinstance(left[0], CallArgument):
-            return ()
+            return None
         pair = [array(left, 1, DType.FLOAT32) for _ in range(2)]
         left.pop(0)
-        return (*pair, np.float64(brought["factor"]))
+        return Scales(*pair, np.float64(brought["factor"]))
 
-    def read_fused(left, by_lines=False):
+    def read_epilogue(left, by_lines=False):
         if epilogue is None:
-            return ()
+            return None
         arrays = []
         for i, _ in parts_of(epilogue):
             x = epilogue.aux[i]
@@ -133,9 +142,10 @@ def run(kernels, plan, gemm, memories, scales=(), aux=(), numbers=(), largest=0)
                 array(left, 4, x.matrix.dtype, None if single else x.matrix.alignment, single)
             )
         assert [left.pop(0).name for _ in numbers] == [f"number {i}" for i in range(len(numbers))]
-        place = () if epilogue.largest is None else (array(left, 1, DType.INT32),)
+        largest = () if epilogue.largest is None else (array(left, 1, DType.INT32),)
         second = (array(left),) if epilogue.halves else ()
-        return tuple(arrays), numbers, place, program_of(problem, by_lines=by_lines), second
+        program = program_of(problem, by_lines=by_lines)
+        return TileEpilogue(tuple(arrays), numbers, largest, second, program)
 
     product = effective_problem(problem, config)
     tile = (config.tile[0], columns_of(problem, config.tile[1]), config.tile[2])
@@ -149,43 +159,52 @@ def run(kernels, plan, gemm, memories, scales=(), aux=(), numbers=(), largest=0)
             continue
         if call.symbol == "reduce":
             parts, d = array(left), array(left)
-            found, fused = read_scales(left), read_fused(left, by_lines=True)
+            scales, own = read_scales(left), read_epilogue(left, by_lines=True)
             for block in range(call.blocks):
-                kernels.add_parts(block, parts, d, found, fused, *REDUCE_TILE)
+                kernels.add_parts(block, parts, d, scales, own, *REDUCE_TILE)
             continue
         if call.symbol == "join":
             pieces, d = array(left), array(left)
             *_, m, n = pieces.shape
-            found, fused = read_scales(left), read_fused(left)
+            scales, own = read_scales(left), read_epilogue(left)
             parts, begin, *order = left
             for block in range(call.blocks):
                 kernels.add_pieces(
-                    block, pieces, d, found, fused, parts, begin, packed(order), m, n, PIECE_ROWS,
+                    block, pieces, d, scales, own, parts, begin, packed(order), m, n, PIECE_ROWS,
                     problem.d.major == "m",
                 )  # fmt: skip
             continue
         x, y, d = array(left), array(left), array(left)
-        turns = product.a.major == "m", product.b.major == "k", problem.d.major == "m"
+        options = Options(
+            a_transposed=product.a.major == "m",
+            b_transposed=product.b.major == "k",
+            d_transposed=problem.d.major == "m",
+            rounded=False,
+            direct=False,
+            latency=config.stages,
+            persistent=config.schedule != "plain",
+            overlap=False,
+            split=config.split_k > 1,
+        )
         if call.symbol == "tail":
             pieces, (parts, begin, *order) = array(left), left
             m, n, _ = config.tile
             of_d = m // 2 if gate == "m" else m, n // 2 if gate == "n" else n
             for block in range(call.blocks):
                 kernels.multiply_part(
-                    block, x, y, d, pieces, parts, begin, packed(order), *config.tile,
-                    *turns, False, config.stages, *of_d,
+                    block, x, y, d, pieces, parts, begin, packed(order), Tile(*config.tile),
+                    *of_d, options,
                 )  # fmt: skip
             continue
-        found = read_scales(left)
-        fused = read_fused(left) if config.split_k == 1 else ()
+        scales = read_scales(left)
+        own = read_epilogue(left) if config.split_k == 1 else None
         inner, units, *order = left
         step = call.blocks if config.schedule != "plain" else units
         assert config.schedule != "plain" or call.blocks == units
         for block in range(call.blocks):
             for unit in range(block, units, step):
                 kernels.multiply(
-                    unit, x, y, d, found, fused, inner, packed(order), *tile,
-                    *turns, config.split_k > 1, False, False, config.stages,
+                    unit, x, y, d, scales, own, inner, packed(order), Tile(*tile), options,
                 )  # fmt: skip
 
 
@@ -323,11 +342,11 @@ def test_the_product_of_scales_is_not_rounded_before_that_of_the_sums(kernels, p
     with np.errstate(all="ignore"):
         first, second = (np.full(1, x, np.float32) for x in pair)
         exact = (total * np.float64(first) * np.float64(second)).astype(np.float32)
-        places = [Array(x, 0, (1,), (1,)) for x in (first, second)]
-        got = [kernels.scaled(total, (*places, np.float64(1)))]
+        arrays = [Array(x, 0, (1,), (1,)) for x in (first, second)]
+        got = [kernels.scaled(total, Scales(*arrays, np.float64(1)))]
         empty = [Array(x, 0, (0,), (1,)) for x in (first, second)]
         factor = np.float64(first[0]) * np.float64(second[0])
-        got.append(kernels.scaled(total, (*empty, factor)))
+        got.append(kernels.scaled(total, Scales(*empty, factor)))
     for each in got:
         np.testing.assert_allclose(each, exact, rtol=2.0**-22, atol=2.0**-148)
 
@@ -339,9 +358,10 @@ def test_every_tile_is_visited_once(kernels, seed):
     for along_n in (0, 1):
         config = replace(plan_of().config, raster=Raster("mn"[along_n], group))
         order = packed(order_of(config, m, n, 1))
+        undivided = Order(order.along_n, order.group)
         seen = [kernels.tile_coordinates(i, m, n, order) for i in range(m * n)]
         assert sorted(seen) == [(i, j) for i in range(m) for j in range(n)]
-        assert seen == [kernels.tile_coordinates(i, m, n, order[:2]) for i in range(m * n)]
+        assert seen == [kernels.tile_coordinates(i, m, n, undivided) for i in range(m * n)]
 
 
 def exactly(number, divisor):

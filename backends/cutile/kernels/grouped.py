@@ -19,13 +19,16 @@ and some do not compile for sm_90 and sm_100, by tileiras 13.5.)
 """
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
+from dataclasses import replace
+
 import cuda.tile as ct
 
 from ..geometry import CLEAR_TILE, ENTRY, SCHEDULE_TILE
 from .epilogue import write_spans
-from .fusion import kept, second_of
-from .mainloop import sum_of
-from .tile_coords import tile_coordinates, tile_of_unit
+from .epilogue_steps import kept
+from .mainloop import accumulated
+from .records import GroupRanges, Options, Order, Tile, TileIndex, epilogue_of, scales_of
+from .tile_coords import begin_kernel, tile_coordinates, tile_of_unit
 
 Flag = ct.Constant[bool]
 Size = ct.Constant[int]
@@ -82,12 +85,12 @@ def schedule_block(  # noqa: ANN201
         begin = begin * 0
     end = ct.maximum(end_of(ends, group, total), begin)
     there = entry < count
-    place = (entry + 1) * ENTRY
+    slot = (entry + 1) * ENTRY
     ct.scatter(table, ct.where(entry == 0, 0, -1), count)
-    ct.scatter(table, place, group, mask=there)
-    ct.scatter(table, place + 1, entry - first, mask=there)
-    ct.scatter(table, place + 2, begin, mask=there)
-    ct.scatter(table, place + 3, end, mask=there)
+    ct.scatter(table, slot, group, mask=there)
+    ct.scatter(table, slot + 1, entry - first, mask=there)
+    ct.scatter(table, slot + 2, begin, mask=there)
+    ct.scatter(table, slot + 3, end, mask=there)
     for i in ct.static_iter(range(len(cleared))):
         clear(block, blocks, cleared[i], ends, last, total, shares, axes[i], stacked)
 
@@ -112,106 +115,94 @@ def schedule(  # noqa: ANN201
     ends, table, cleared, total, shares, length: Size, axes, stacked: Flag, overlap: Flag,  # noqa: ANN001
 ):  # fmt: skip
     """Write the table of all groups' tiles, and zeros where no group is."""
-    if overlap:  # the kernel before may write the offsets
-        ct.grid_dependency_control_wait()
-        ct.grid_dependency_control_launch_dependents()
+    begin_kernel(overlap)  # the one before may write the offsets
     schedule_block(
         ct.bid(0), ct.num_blocks(0), ends, table, cleared, total, shares, length, axes, stacked
     )
 
 
-def multiply_group(  # noqa: ANN201
-    unit, a, b, d, scales, fused, ends, table, steps, total, order,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
-    d_transposed: Flag, rounded: Flag, direct: Flag, latency: Size, along: Size, stacked: Flag,
-):  # fmt: skip
+def multiply_group(unit, a, b, d, scales, epilogue, groups, order, tile, options):  # noqa: ANN001, ANN201
     """Compute one tile of one group."""
-    d_m, d_n = kept(fused, 0, tile_m), kept(fused, 1, tile_n)
-    more = second_of(fused)
-    k_tiles = ct.cdiv(a.shape[2 if a_transposed else 3], tile_k)
+    a_transposed, b_transposed = options.a_transposed, options.b_transposed
+    d_transposed = options.d_transposed
+    d_m, d_n = kept(epilogue, 0, tile.m), kept(epilogue, 1, tile.n)
+    second = () if epilogue is None else epilogue.second
+    k_tiles = ct.cdiv(a.shape[2 if a_transposed else 3], tile.k)
     product = 0
-    if along == INNER:
-        _, group, at_m, at_n = tile_of_unit(unit, d, order, d_m, d_n, d_transposed)
-        begin = end_of(ends, group - 1, total)
-        begin, end = span_of(begin, max(end_of(ends, group, total), begin), total)
+    if groups.along == INNER:
+        at = tile_of_unit(unit, d, order, d_m, d_n, d_transposed)
+        group, row, column = at.inner, at.row, at.column
+        begin = end_of(groups.ends, group - 1, groups.total)
+        end = max(end_of(groups.ends, group, groups.total), begin)
+        begin, end = span_of(begin, end, groups.total)
         a = a.slice(2 if a_transposed else 3, begin, end)
         b = b.slice(3 if b_transposed else 2, begin, end)
-        if len(more) > 0:
-            more = (more[0].slice(3 if b_transposed else 2, begin, end),)
-        k_tiles = ct.cdiv(end - begin, tile_k)
+        if len(second) > 0:
+            second = (second[0].slice(3 if b_transposed else 2, begin, end),)
+        k_tiles = ct.cdiv(end - begin, tile.k)
         product = group
     else:
+        table = groups.table
         count = ct.gather(table, 0)
-        if along == ROWS:
+        if groups.along == ROWS:
             across = ct.cdiv(d.shape[2 if d_transposed else 3], d_n)
-            entry, at_n = tile_coordinates(unit, count, across, order)
+            entry, column = tile_coordinates(unit, count, across, order)
         else:
             across = ct.cdiv(d.shape[3 if d_transposed else 2], d_m)
-            at_m, entry = tile_coordinates(unit, across, count, order)
-        place = (entry + 1) * ENTRY
-        group, inside = ct.gather(table, place), ct.gather(table, place + 1)
-        begin, end = ct.gather(table, place + 2), ct.gather(table, place + 3)
-        if along == ROWS:
-            at_m = inside
+            row, entry = tile_coordinates(unit, across, count, order)
+        slot = (entry + 1) * ENTRY
+        group, inside = ct.gather(table, slot), ct.gather(table, slot + 1)
+        begin, end = ct.gather(table, slot + 2), ct.gather(table, slot + 3)
+        if groups.along == ROWS:
+            row = inside
             a = a.slice(3 if a_transposed else 2, begin, end)
             d = d.slice(3 if d_transposed else 2, begin, end)
         else:
-            at_n = inside
+            column = inside
             b = b.slice(2 if b_transposed else 3, begin, end)
             d = d.slice(2 if d_transposed else 3, begin, end)
-        fused = fused_of(fused, group, begin, end, along)
-        if stacked:
+        epilogue = of_group(epilogue, group, begin, end, groups.along)
+        if groups.stacked:
             product = group
-    if len(scales) > 0:
-        scales = (scales[0], scales[1], scales[2], group * steps[0], group * steps[1])
-    sums = sum_of(
-        0, k_tiles, 0, group, at_m, at_n, a, b, more, tile_m, tile_n, tile_k,
-        a_transposed, b_transposed, rounded, latency,
-    )  # fmt: skip
-    write_spans(
-        sums, d, 0, product, at_m, at_n, scales, fused, tile_m, tile_n, d_transposed, direct
-    )
+    if scales is not None:
+        steps = groups.scale_steps
+        scales = replace(scales, index_a=group * steps[0], index_b=group * steps[1])
+    source = TileIndex(0, group, row, column)
+    acc = accumulated(a, b, second, source, 0, k_tiles, tile, options)
+    at = TileIndex(0, product, row, column)
+    write_spans(acc, d, at, scales, epilogue, tile, d_transposed, options.direct)
 
 
-def fused_of(fused, group, begin, end, along: Size):  # noqa: ANN001, ANN201
+def of_group(epilogue, group, begin, end, along: Size):  # noqa: ANN001, ANN201
     """Return what a group has of an epilogue's arrays: its matrix, and its rows (columns)."""
-    if len(fused) == 0:
-        return ()
-    arrays, seen = fused[0], fused[3][2]
+    if epilogue is None:
+        return None
     own = ()
-    for i in ct.static_iter(range(len(arrays))):
-        x = arrays[i]
+    for i in ct.static_iter(range(len(epilogue.arrays))):
+        x, axes = epilogue.arrays[i], epilogue.program.axes[i]
         product = min(group, x.shape[1] - 1)
         x = x.slice(1, product, product + 1)
-        if seen[i][along]:
-            x = x.slice(3 if seen[i][2] == (along == 0) else 2, begin, end)
+        if axes.rows if along == ROWS else axes.columns:
+            x = x.slice(3 if axes.turned == (along == ROWS) else 2, begin, end)
         own = (*own, x)
-    return own, fused[1], fused[2], fused[3], fused[4]
+    return replace(epilogue, arrays=own)
 
 
 @ct.kernel
-def grouped(  # noqa: ANN201
-    a, b, d, scales, fused, ends, table, steps, total, units, order,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
-    d_transposed: Flag, rounded: Flag, direct: Flag, latency: Size, along: Size, stacked: Flag,
-    persistent: Flag, overlap: Flag,
-):  # fmt: skip
+def grouped(a, b, d, scales, epilogue, groups, units, order, tile, options):  # noqa: ANN001, ANN201
     """Multiply: see the top of this file."""
-    if overlap:
-        ct.grid_dependency_control_wait()
-        ct.grid_dependency_control_launch_dependents()
-    if along != INNER:  # so many tiles across, times those that groups have
-        units = units * ct.gather(table, 0)
-    if persistent:
+    options, groups = Options(*options), GroupRanges(*groups)
+    begin_kernel(options.overlap)
+    if groups.along != INNER:  # `units` are the tiles across, times those that groups have
+        units = units * ct.gather(groups.table, 0)
+    if options.persistent:
         for unit in range(ct.bid(0), units, ct.num_blocks(0)):
             multiply_group(
-                unit, a, b, d, scales, fused, ends, table, steps, total, order,
-                tile_m, tile_n, tile_k, a_transposed, b_transposed, d_transposed, rounded, direct,
-                latency, along, stacked,
+                unit, a, b, d, scales_of(scales), epilogue_of(epilogue), groups, Order(*order),
+                Tile(*tile), options,
             )  # fmt: skip
     elif ct.bid(0) < units:
         multiply_group(
-            ct.bid(0), a, b, d, scales, fused, ends, table, steps, total, order,
-            tile_m, tile_n, tile_k, a_transposed, b_transposed, d_transposed, rounded, direct,
-            latency, along, stacked,
+            ct.bid(0), a, b, d, scales_of(scales), epilogue_of(epilogue), groups, Order(*order),
+            Tile(*tile), options,
         )  # fmt: skip

@@ -1,9 +1,7 @@
 """What is compiled in, and the kernels of a specification with their signatures."""
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import cuda.tile as ct
 from cuda.tile.compilation import (
@@ -34,9 +32,10 @@ from ..geometry import (
     stored_directly,
 )
 from .dtypes import TYPES
-from .fused_signature import IN_PLACE, array_constraint, fused_constraint, numbers_at
+from .epilogue_signature import IN_PLACE, array_constraint, epilogue_constraint, numbers_at
 from .gemm import gemm, tail
 from .grouped import INNER, grouped, schedule
+from .records import GroupRanges, Options, Order, Scales, Tile, packed
 from .reduction import join, reduce
 from .transpose import transpose
 
@@ -104,14 +103,14 @@ def scales_constraint(spec: Spec) -> TupleConstraint:
     if not spec.problem.scaled:
         return TupleConstraint(())
     scale = numbers_at(ct.float32)
-    return TupleConstraint((scale, scale, ScalarConstraint(ct.float64)))
+    return TupleConstraint(packed(Scales(scale, scale, ScalarConstraint(ct.float64))))
 
 
 def parts_constraint(spec: Spec) -> ArrayConstraint:
     """Return what is promised of the workspace: lines are padded to 16 bytes."""
-    sums = spec.problem.accumulator
-    kind = MatrixType(sums, "n", ALIGNMENT)
-    return matrix_constraint(kind, kind.vector, TYPES[sums])
+    dtype = spec.problem.accumulator
+    kind = MatrixType(dtype, "n", ALIGNMENT)
+    return matrix_constraint(kind, kind.vector, TYPES[dtype])
 
 
 def output_constraint(spec: Spec) -> ArrayConstraint:
@@ -130,25 +129,17 @@ def transposing(spec: Spec, convention: CallingConvention) -> tuple[ct.kernel, K
     return transpose, KernelSignature(arguments, convention, symbol="transpose")
 
 
-def of_groups(
-    spec: Spec, groups: Groups, product: Sequence[Any], order: TupleConstraint,
-    constants: Sequence[int], convention: CallingConvention,
-) -> KernelSignature:  # fmt: skip
-    """Return the signature of the kernel that multiplies groups."""
-    steps = TupleConstraint((NUMBER, NUMBER) if spec.problem.scaled else ())
+def ranges_of(spec: Spec, groups: Groups) -> GroupRanges:
+    """Return what is promised of the groups' ends and of their table."""
     along = "mnk".index(groups.along)
-    if along != INNER:  # how many tiles there are is in the table
-        order = TupleConstraint((NUMBER, NUMBER))
-    table = numbers_at(ct.int32) if along != INNER else TupleConstraint(())
-    ends = numbers_at(TYPES[groups.dtype], groups.dtype.itemsize)
-    return KernelSignature(
-        [
-            *product, ends, table, steps, NUMBER, NUMBER, order, *constants, along, groups.stacked,
-            spec.config.schedule == "persistent", spec.features.overlaps,
-        ],
-        convention,
-        symbol="gemm",
-    )  # fmt: skip
+    return GroupRanges(
+        ends=numbers_at(TYPES[groups.dtype], groups.dtype.itemsize),
+        table=numbers_at(ct.int32) if along != INNER else (),
+        scale_steps=(NUMBER, NUMBER) if spec.problem.scaled else (),
+        total=NUMBER,
+        along=along,
+        stacked=groups.stacked,
+    )
 
 
 def scheduling(spec: Spec, groups: Groups, convention: CallingConvention) -> KernelSignature:
@@ -179,55 +170,58 @@ def kernels(spec: Spec) -> dict[str, tuple[ct.kernel, KernelSignature]]:
     )
     d = output_constraint(spec)
     scales = scales_constraint(spec)
-    fused = fused_constraint(spec.problem, b)
+    epilogue = epilogue_constraint(spec.problem, b)
     nothing = TupleConstraint(())
-    divisors = [ScalarConstraint(ct.int64)] * 5 if features.multiplies else []
-    order = TupleConstraint((NUMBER, NUMBER, *divisors))
-    work = NUMBER, NUMBER, order
+    groups = problem.groups
+    order = Order(NUMBER, NUMBER)
+    # How many tiles groups of rows or columns have is in their table.
+    if features.multiplies and (groups is None or groups.along == "k"):
+        order = Order(NUMBER, NUMBER, *[ScalarConstraint(ct.int64)] * 5)
+    work = NUMBER, NUMBER, packed(order)
     hints = {
         "num_ctas": config.cluster[0],
         "num_worker_warps": config.warps[0] if config.warps[0] != DEFAULT_WARPS else None,
         "occupancy": config.occupancy or None,
     }
     convention = CallingConvention.cutile_python_v2()
-    transposed = problem.a.major == "m", problem.b.major == "k", spec.d_transposed
-    rounded = is_tf32 and not features.reads_tf32
-    latency = config.stages
-    tile = (config.tile[0], columns_of(problem, config.tile[1]), config.tile[2])
-    if problem.groups is not None:
-        product = (a, b, d, scales, fused)
-        constants = (*tile, *transposed, rounded, spec.direct, latency)
-        main = of_groups(spec, problem.groups, product, order, constants, convention)
+    options = Options(
+        a_transposed=problem.a.major == "m",
+        b_transposed=problem.b.major == "k",
+        d_transposed=spec.d_transposed,
+        rounded=is_tf32 and not features.reads_tf32,
+        direct=spec.direct,
+        latency=config.stages,
+        persistent=config.schedule != "plain",
+        overlap=features.overlaps,
+        split=spec.split,
+    )
+    m, n, k = config.tile
+    compiled = packed(Tile(m, columns_of(problem, n), k)), packed(options)
+    if groups is not None:
+        ranges = packed(ranges_of(spec, groups))
+        arguments = [a, b, d, scales, epilogue, ranges, *work[1:], *compiled]
+        main = KernelSignature(arguments, convention, symbol="gemm")
         found = {"gemm": (grouped.replace_hints(**hints), main)}
-        if problem.groups.along != "k":
-            found["schedule"] = (schedule, scheduling(spec, problem.groups, convention))
+        if groups.along != "k":
+            found["schedule"] = (schedule, scheduling(spec, groups, convention))
         return found
-    main = KernelSignature(
-        [
-            a, b, parts_constraint(spec) if spec.split else d,
-            *((nothing, nothing) if spec.split else (scales, fused)), *work, *tile,
-            *transposed, spec.split, rounded, spec.direct, latency,
-            config.schedule != "plain", features.overlaps,
-        ],
-        convention,
-        symbol="gemm",
-    )  # fmt: skip
+    output = (parts_constraint(spec), nothing, nothing) if spec.split else (d, scales, epilogue)
+    main = KernelSignature([a, b, *output, *work, *compiled], convention, symbol="gemm")
     found = {"gemm": (gemm.replace_hints(**hints), main)}
     if config.schedule == "tail":
-        pieces, (m, n, _) = parts_constraint(spec), config.tile
+        pieces = parts_constraint(spec)
         gate = "" if problem.epilogue is None else problem.epilogue.gate
-        arguments = [a, b, d, pieces, *work, *config.tile, *transposed, rounded, latency]
-        arguments += [m // 2 if gate == "m" else m, n // 2 if gate == "n" else n]
-        joined = [pieces, d, scales, fused, *work, m, n, PIECE_ROWS, spec.d_transposed]
+        of_d = m // 2 if gate == "m" else m, n // 2 if gate == "n" else n
+        arguments = [a, b, d, pieces, *work, packed(Tile(m, n, k)), *of_d, packed(options)]
+        joined = [pieces, d, scales, epilogue, *work, m, n, PIECE_ROWS, spec.d_transposed]
         for name, kernel, taken in (
             ("tail", tail.replace_hints(**hints), arguments),
-            ("join", join, joined),
+            ("join", join, [*joined, features.overlaps]),
         ):
-            signature = KernelSignature([*taken, features.overlaps], convention, symbol=name)
-            found[name] = (kernel, signature)
+            found[name] = (kernel, KernelSignature(taken, convention, symbol=name))
     if spec.split:
-        fused = fused_constraint(spec.problem, b, by_lines=True)
-        arguments = [parts_constraint(spec), d, scales, fused, *REDUCE_TILE, features.overlaps]
+        epilogue = epilogue_constraint(spec.problem, b, by_lines=True)
+        arguments = [parts_constraint(spec), d, scales, epilogue, *REDUCE_TILE, features.overlaps]
         found["reduce"] = (reduce, KernelSignature(arguments, convention, symbol="reduce"))
     if config.repacked:
         found["transpose"] = transposing(spec, convention)

@@ -38,45 +38,41 @@ def load_spans(  # noqa: ANN201
     return found
 
 
-def sum_of(  # noqa: ANN201
-    first, k_tiles, i1, i0, at_m, at_n, a, b, more,  # noqa: ANN001
-    tile_m: Size, tile_n: Size, tile_k: Size, a_transposed: Flag, b_transposed: Flag,
-    rounded: Flag, latency: Size,
-):  # fmt: skip
-    """Return the sums of a tile over some k_tiles, one for each span of rows by span of columns.
+def accumulated(a, b, second, at, first, end, tile, options):  # noqa: ANN001, ANN201
+    """Return the accumulators of a tile over some k_tiles, each of a span of rows and of columns.
 
-    Behind them those of the same columns of another B, if there is one in `more`.
+    Behind them those of the same columns of another B, if there is one in `second`.
     """
-    a1, a0 = min(i1, a.shape[0] - 1), min(i0, a.shape[1] - 1)
-    b1, b0 = min(i1, b.shape[0] - 1), min(i0, b.shape[1] - 1)
+    a1, a0 = min(at.outer, a.shape[0] - 1), min(at.inner, a.shape[1] - 1)
+    b1, b0 = min(at.outer, b.shape[0] - 1), min(at.inner, b.shape[1] - 1)
+    turned_a, turned_b = options.a_transposed, options.b_transposed
+    rounded, latency = options.rounded, options.latency
     whole = a.dtype == ct.int8
-    sums = ct.int32 if whole else (ct.float64 if a.dtype == ct.float64 else ct.float32)
-    of_a, of_b = spans(a, tile_m, tile_k, not a_transposed), spans(b, tile_n, tile_k, b_transposed)
-    rows = spans_at(at_m, tile_m, of_a[0].num_tiles(3 if a_transposed else 2))
-    columns = spans_at(at_n, tile_n, of_b[0].num_tiles(2 if b_transposed else 3))
-    total = ()
-    for m in ct.static_iter(spans_of(tile_m)):
-        for n in ct.static_iter(spans_of(tile_n)):
-            total = (*total, ct.zeros((m, n), sums))
-    if len(more) > 0:
-        of_more = spans(more[0], tile_n, tile_k, b_transposed)
-        total = (*total, *total)
-    for k_tile in range(first, k_tiles):
-        ys = load_spans(of_b, columns, b1, b0, k_tile, b_transposed, b_transposed, rounded, latency)
-        xs = load_spans(
-            of_a, rows, a1, a0, k_tile, not a_transposed, a_transposed, rounded, latency
-        )
+    kind = ct.int32 if whole else (ct.float64 if a.dtype == ct.float64 else ct.float32)
+    of_a, of_b = spans(a, tile.m, tile.k, not turned_a), spans(b, tile.n, tile.k, turned_b)
+    rows = spans_at(at.row, tile.m, of_a[0].num_tiles(3 if turned_a else 2))
+    columns = spans_at(at.column, tile.n, of_b[0].num_tiles(2 if turned_b else 3))
+    acc = ()
+    for m in ct.static_iter(spans_of(tile.m)):
+        for n in ct.static_iter(spans_of(tile.n)):
+            acc = (*acc, ct.zeros((m, n), kind))
+    if len(second) > 0:
+        of_second = spans(second[0], tile.n, tile.k, turned_b)
+        acc = (*acc, *acc)
+    for k_tile in range(first, end):
+        ys = load_spans(of_b, columns, b1, b0, k_tile, turned_b, turned_b, rounded, latency)
+        xs = load_spans(of_a, rows, a1, a0, k_tile, not turned_a, turned_a, rounded, latency)
         added = ()
         for i in ct.static_iter(range(len(xs))):
             for j in ct.static_iter(range(len(ys))):
-                added = (*added, ct.mma(xs[i], ys[j], total[i * len(ys) + j]))
-        if len(more) > 0:
+                added = (*added, ct.mma(xs[i], ys[j], acc[i * len(ys) + j]))
+        if len(second) > 0:
             ys = load_spans(
-                of_more, columns, b1, b0, k_tile, b_transposed, b_transposed, rounded, latency
+                of_second, columns, b1, b0, k_tile, turned_b, turned_b, rounded, latency
             )
             for i in ct.static_iter(range(len(xs))):
                 for j in ct.static_iter(range(len(ys))):
-                    at = ct.static_eval((len(xs) + i) * len(ys) + j)
-                    added = (*added, ct.mma(xs[i], ys[j], total[at]))
-        total = added
-    return total
+                    span = ct.static_eval((len(xs) + i) * len(ys) + j)
+                    added = (*added, ct.mma(xs[i], ys[j], acc[span]))
+        acc = added
+    return acc

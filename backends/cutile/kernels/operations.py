@@ -15,7 +15,7 @@ from unigemm.problem.epilogue import OPERATIONS
 
 from ...common.lowering import HALF_LOG2_E, NDTR_BELOW, QUICK
 
-SUMS, OTHER_SUMS, ARRAY, NUMBER, CONSTANT, EVEN, ODD = range(-7, 0)
+ACC, SECOND_ACC, ARRAY, NUMBER, CONSTANT, EVEN, ODD = range(-7, 0)
 CODES = {name: number for number, name in enumerate((*OPERATIONS, *(f"~{name}" for name in QUICK)))}
 _LOG2_E = 1.4426950408889634
 #: Of P and Q, from the highest power down.

@@ -6,9 +6,17 @@ from itertools import accumulate
 import cuda.tile as ct
 
 from ..geometry import spans_of
+from .records import TileIndex
 
 Flag = ct.Constant[bool]
 Size = ct.Constant[int]
+
+
+def begin_kernel(overlap: Flag):  # noqa: ANN201
+    """Wait for the kernel before where it may still run, and let the next one be made ready."""
+    if overlap:
+        ct.grid_dependency_control_wait()
+        ct.grid_dependency_control_launch_dependents()
 
 
 def quotient(number, packed):  # noqa: ANN001, ANN201
@@ -26,17 +34,17 @@ def tile_coordinates(index, tiles_m, tiles_n, order):  # noqa: ANN001, ANN201
 
     Tiles are swept along one index, in bands of `group` tiles of the other.
     """
-    along_n, group = order[0], order[1]
+    along_n, group = order.along_n, order.group
     swept = tiles_n if along_n != 0 else tiles_m
     grouped = tiles_m if along_n != 0 else tiles_n
-    band = quotient(index, order[4]) if len(order) > 2 else index // (swept * group)
+    band = index // (swept * group) if order.band is None else quotient(index, order.band)
     first = band * group
     width = min(group, grouped - first)
     inside = index - band * (swept * group)
-    if len(order) > 2:
-        along = quotient(inside, order[5] if width == group else order[6])
-    else:
+    if order.width is None:
         along = inside // width
+    else:
+        along = quotient(inside, order.width if width == group else order.last_width)
     across = first + inside - along * width
     tile_m = across if along_n != 0 else along
     tile_n = along if along_n != 0 else across
@@ -46,19 +54,19 @@ def tile_coordinates(index, tiles_m, tiles_n, order):  # noqa: ANN001, ANN201
 def tile_of_unit(  # noqa: ANN201
     unit, d, order, tile_m: Size, tile_n: Size, d_transposed: Flag,  # noqa: ANN001
 ):  # fmt: skip
-    """Return a work unit's tile of D: the indices of its product (L1, L0), then the tile's."""
+    """Return a work unit's tile of D."""
     lines, line = d.shape[2], d.shape[3]
     tiles_m = ct.cdiv(line if d_transposed else lines, tile_m)
     tiles_n = ct.cdiv(lines if d_transposed else line, tile_n)
     tiles = tiles_m * tiles_n
-    if len(order) > 2:
-        outer = quotient(unit, order[2])
-        d1 = quotient(outer, order[3])
+    if order.product is None:
+        product = unit // tiles
+        outer = product // d.shape[1]
     else:
-        outer = unit // tiles
-        d1 = outer // d.shape[1]
-    at_m, at_n = tile_coordinates(unit - outer * tiles, tiles_m, tiles_n, order)
-    return d1, outer - d1 * d.shape[1], at_m, at_n
+        product = quotient(unit, order.product)
+        outer = quotient(product, order.stack)
+    row, column = tile_coordinates(unit - product * tiles, tiles_m, tiles_n, order)
+    return TileIndex(outer, product - outer * d.shape[1], row, column)
 
 
 def tile_of_block(block, array, tile_lines: Size, tile_line: Size):  # noqa: ANN001, ANN201

@@ -3,7 +3,7 @@
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.
 import cuda.tile as ct
 
-from .tile_coords import tile_of_block
+from .tile_coords import begin_kernel, tile_of_block
 
 Flag = ct.Constant[bool]
 Size = ct.Constant[int]
@@ -25,7 +25,5 @@ def transpose_tile(block, source, copy, tile_lines: Size, tile_line: Size):  # n
 @ct.kernel
 def transpose(source, copy, tile_lines: Size, tile_line: Size, overlap: Flag):  # noqa: ANN001, ANN201
     """Copy a stack of matrices so that what were its columns are lines."""
-    if overlap:
-        ct.grid_dependency_control_wait()
-        ct.grid_dependency_control_launch_dependents()
+    begin_kernel(overlap)
     transpose_tile(ct.bid(0), source, copy, tile_lines, tile_line)
