@@ -58,11 +58,11 @@ def one_block(gemm: Gemm) -> Launcher:
     views = aux_views(gemm)
     count = len(views)
     evaluated = _evaluator(epilogue, native)
-    reads_sums = epilogue.reads_sums
+    reads_acc = epilogue.reads_acc
 
     def launch(a: int, b: int, d: int, workspace: int, stream: int, *more: Any) -> None:
         sums = None
-        if reads_sums:
+        if reads_acc:
             x, y = view_a(a), view_b(b)
             if x.dtype != native:  # widening: exact, and in the order of memory
                 x = x.astype(native)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from unigemm.arrays.numpy_arrays import viewer
 from unigemm.planning.backend import Launcher
-from unigemm.problem.block_scales import blocked_count, blocks_of, row_and_block_places
+from unigemm.problem.block_scales import blocked_count, blocks_of, row_and_block_offsets
 from unigemm.problem.canonical import Gemm
 from unigemm.problem.dtypes import EXACT, DType, numpy_dtype
 from unigemm.problem.epilogue import BLOCK, Epilogue, Gate
@@ -181,7 +181,7 @@ def _blocked(
         n = _whole_blocks(n, e.n, BLOCK * (2 if epilogue.gate else 1))
     gate = epilogue.gate if epilogue else ""
     prepared = finisher(gemm) if epilogue else None
-    reads_sums = epilogue is None or epilogue.reads_sums
+    reads_acc = epilogue is None or epilogue.reads_acc
     matrices = max(1, _BUDGET // (m * k + k * n + m * n))
     chunk0 = min(l0, matrices)
     chunk1 = min(l1, max(1, matrices // chunk0))
@@ -219,9 +219,9 @@ def _blocked(
             )
             partial = block if part is None else _corner(part, shape)
             into = partial if total is None else _corner(total, shape)
-            if not reads_sums:
+            if not reads_acc:
                 into[...] = 0
-            for step in _parts(e.k if reads_sums else 0, k):
+            for step in _parts(e.k if reads_acc else 0, k):
                 np.matmul(stage_x((i1, i0, rows, step)), stage_y((i1, i0, step, columns)), partial)
                 if total is None:
                     continue
@@ -229,7 +229,7 @@ def _blocked(
                     np.copyto(into, partial, casting="unsafe")
                 else:
                     np.add(into, partial, into, dtype=sums, casting="unsafe")
-            if factor is not None and reads_sums:
+            if factor is not None and reads_acc:
                 _multiply(into, factor)
             if finish is not None:
                 finish(into, (i1, i0, rows, columns), block)
@@ -330,7 +330,7 @@ def _block_scales(gemm: Gemm, which: int) -> Callable[[int], _Scales]:
             if plain:
                 found = held[i1, i0, lines, first]
             else:
-                of_row, of_block = row_and_block_places(
+                of_row, of_block = row_and_block_offsets(
                     np.arange(lines.start, lines.stop), np.arange(first.start, first.stop), count
                 )
                 found = held[i1, i0][..., of_row[:, None] + of_block]

@@ -11,7 +11,7 @@ from block_scaled import E4M3, E5M2, E8M0, NAN, PAIRS, assert_near, draw, in_til
 
 import unigemm
 from unigemm.planning.target import ARCHITECTURES
-from unigemm.problem.block_scales import blocked_count, row_and_block_places
+from unigemm.problem.block_scales import blocked_count, row_and_block_offsets
 from unigemm.problem.canonical import Layout, canonical
 from unigemm.problem.dtypes import DType, numpy_dtype
 
@@ -23,7 +23,7 @@ def test_a_scale_lies_where_the_tiles_of_cublas_have_it():
     rows = 300
     codes = np.arange(rows * 6).reshape(rows, 6)
     flat = np.full(blocked_count(rows, 6), -1)
-    places = [sum(row_and_block_places(r, j, 6)) for r in range(rows) for j in range(6)]
+    places = [sum(row_and_block_offsets(r, j, 6)) for r in range(rows) for j in range(6)]
     flat[places] = codes.reshape(-1)
     assert len(flat) == 3 * 2 * 512
     corners = [(0, 0), (0, 1), (32, 0), (96, 3), (1, 0)]

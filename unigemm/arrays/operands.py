@@ -17,7 +17,6 @@ from ..problem.dtypes import (
     INPUTS,
     DType,
     dtype_named,
-    fused_output_dtypes,
     may_multiply,
     numpy_dtype,
     output_dtypes,
@@ -379,7 +378,7 @@ def output_dtype(
     b: Operand | Layout,
     *,
     on_host: bool = False,
-    fused: bool = False,
+    epilogue: bool = False,
 ) -> DType:
     """Return the dtype of a product: `requested`, or the inputs' default where it is None.
 
@@ -391,8 +390,8 @@ def output_dtype(
         The inputs.
     on_host
         Whether NumPy's own matmul may compute what no kernel does.
-    fused
-        There is an epilogue, which may also round to fewer bits.
+    epilogue
+        There is one, which may also round to fewer bits.
 
     Raises
     ------
@@ -406,7 +405,7 @@ def output_dtype(
                 f"{x.dtype} is a type of scales only; pass such arrays as scale_a and scale_b, "
                 "beside float8_e4m3fn or float8_e5m2"
             )
-        if x.dtype in HOST_INPUTS and fused:
+        if x.dtype in HOST_INPUTS and epilogue:
             raise UnsupportedDtype(
                 f"{name} is {x.dtype}, and alpha, bias, activation and the like are for "
                 f"{', '.join(d.value for d in INPUTS)}; compute them behind the product"
@@ -420,14 +419,12 @@ def output_dtype(
         raise UnsupportedDtype(
             f"a is {a.dtype} and b is {b.dtype}; nothing is converted silently: convert one of them"
         )
-    offered = output_dtypes(a.dtype)
     if requested is None:
-        return offered[0]
+        return output_dtypes(a.dtype)[0]
     dtype = parse_dtype(requested)
     if dtype is DType.INT8 and a.dtype is DType.INT8 and on_host:
         return dtype
-    if fused:
-        offered = fused_output_dtypes(a.dtype)
+    offered = output_dtypes(a.dtype, epilogue=epilogue)
     if dtype not in offered:
         raise UnsupportedDtype(
             f"{a.dtype} inputs do not give a {dtype} result; "

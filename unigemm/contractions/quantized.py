@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..arrays.operands import parse_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from ..problem.dtypes import INPUTS, DType, fused_output_dtypes
+from ..problem.dtypes import INPUTS, DType, output_dtypes
 from ..problem.quantization import Sharing, check_quantized, quantized_default, requested_sharing
 from ..runtime.request import Request
 
@@ -45,7 +45,7 @@ def rounded(request: Request, kind: DType, rank: int) -> Rounded:
     sharing = requested_sharing(request.quantize_out)
     dtype = quantized_default(kind) if request.dtype is None else parse_dtype(request.dtype)
     check_quantized(dtype)
-    if kind not in INPUTS or DType.FLOAT32 not in fused_output_dtypes(kind):
+    if kind not in INPUTS or DType.FLOAT32 not in output_dtypes(kind, epilogue=True):
         raise UnsupportedDtype(
             f"contractions of {kind} have no result in float32 that is quantised; convert them, or "
             "pass the result to unigemm.quantize"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..errors import UnsupportedProblem
@@ -19,7 +20,6 @@ from ..problem.dtypes import (
     FLOAT8,
     HOST_INPUTS,
     DType,
-    fused_output_dtypes,
     may_multiply,
     output_dtypes,
 )
@@ -225,7 +225,7 @@ def _built(data: dict[str, Any]) -> Plan:
 def _problem_flaw(problem: Problem, *, on_host: bool) -> str | None:
     """Say why no call can have a problem; None if one can."""
     a, b, d = problem.a, problem.b, problem.d
-    outputs = output_dtypes if problem.epilogue is None else fused_output_dtypes
+    outputs = partial(output_dtypes, epilogue=problem.epilogue is not None)
     offered = () if a.dtype is DType.FLOAT8_E8M0FNU else outputs(a.dtype)
     kind, other = a.dtype, b.dtype
     if problem.converted is not None:

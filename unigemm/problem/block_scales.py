@@ -13,7 +13,7 @@ half. All counts along K are of the array's elements.
 Scales are taken in two orders:
 
 plain
-    An array of the operand's shape with one scale for each block in place of K; any strides.
+    An array of the operand's shape with one scale for each block instead of K; any strides.
 blocked
     What tcgen05 and cuBLAS read: a flat array of tiles of 128 rows by 4 blocks of K. Tiles along K
     come first. A tile has 512 bytes; row r and block j of it are in byte 16 (r % 32) + 4 (r // 32)
@@ -43,7 +43,7 @@ __all__ = [
     "blocks_of",
     "elements_of",
     "refuse_elements",
-    "row_and_block_places",
+    "row_and_block_offsets",
     "scale_steps",
 ]
 
@@ -73,8 +73,8 @@ def blocked_count(rows: int, blocks: int) -> int:
     return -(-rows // TILE_ROWS) * -(-blocks // TILE_BLOCKS) * TILE_BYTES
 
 
-def row_and_block_places(row: Any, block: Any, blocks: int) -> tuple[Any, Any]:
-    """Return two offsets whose sum is the place of a scale among those of a matrix in tiles.
+def row_and_block_offsets(row: Any, block: Any, blocks: int) -> tuple[Any, Any]:
+    """Return two offsets whose sum is the index of a scale among those of a matrix in tiles.
 
     The first depends on the row only, the second on the block only. Both may be arrays.
     """

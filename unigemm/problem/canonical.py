@@ -149,13 +149,13 @@ def canonical(
         As in `unigemm.matmul`. With the last, the rows of `d` stay rows of D, products of a stack
         never become columns, and the classes of A and D are those of compact rows.
     scaled
-        Sums are multiplied by a number for each operand.
+        A number for each operand multiplies the accumulators.
     scales
         Layouts of the scales of blocks; stacks then never become rows or columns.
     granularity
-        What shares one, if they multiply sums (`unigemm.problem.scales`); None: elements.
+        What shares one, if they multiply accumulators (`unigemm.problem.scales`); None: elements.
     epilogue
-        What is done to the sums; its arrays have no classes yet, and get those of `aux`.
+        Its arrays have no classes yet, and get those of `aux`.
     aux
         Layouts of its arrays, broadcast to the shape of ``a @ b``.
     converted
@@ -220,8 +220,8 @@ def canonical(
         blocks, along = blocks and blocks.transposed, along[::-1]
         granularity = granularity and granularity.transposed
         epilogue = epilogue and epilogue.transposed
-    of_sums = granularity or (PER_TENSOR if scaled else None)
-    requested = (precision, deterministic, of_sums, batch_invariant)
+    of_acc = granularity or (PER_TENSOR if scaled else None)
+    requested = (precision, deterministic, of_acc, batch_invariant)
     gemm = _assemble(
         (m, n, ak), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, requested, _gate_of(epilogue)
     )
@@ -285,8 +285,8 @@ def _with_epilogue(
             and any(dim[4 + i] == 0 for dim in outer)
         ):
             raise UnsupportedProblem(
-                f"bias_grad_out is {layout.dtype}, and sums of this stack would be rounded to it "
-                "after each of several launches; pass float32, or compact operands"
+                f"bias_grad_out is {layout.dtype}, and a sum over this stack would be rounded to "
+                "it after each of several launches; pass float32, or compact operands"
             )
     offsets = tuple(
         tuple(

@@ -3,8 +3,8 @@
 A complex array is a real one with a dimension more, of two elements: A (M, K, 2), B (K, N, 2) and
 D (M, N, 2) are views. Where both operands are complex, one of them, B say, is expanded to E (K, 2,
 N, 2): beside each number stands i times it, which the imaginary part of the other is multiplied by.
-So D (M, N 2) = A (M, K 2) E (K 2, N 2) has the multiply-adds of four real products, and the sums of
-each part are added up as one. A real operand beside a complex one is read as it is.
+So D (M, N 2) = A (M, K 2) E (K 2, N 2) has the multiply-adds of four real products, and each
+part is accumulated as one. A real operand beside a complex one is read as it is.
 """
 
 from __future__ import annotations

@@ -162,8 +162,8 @@ def _merged(dims: Iterable[_Dim]) -> list[_Dim]:
 def summed_first(a: Named, b: Named, result: tuple[Index, ...]) -> tuple[str, tuple[Index, ...]]:
     """Return which operand ("a" or "b") is to be summed before the product, over which indices.
 
-    These are indices that neither the other operand nor the result has, where these sums do not
-    join the others in one dimension. The name is "" where nothing is to be summed before.
+    These are indices that neither the other operand nor the result has, where they do not join
+    the other summed ones in one dimension. The name is "" where nothing is to be summed before.
     """
     extents = extents_of((a, b))
     of_a, of_b = _steps(a, extents), _steps(b, extents)
@@ -296,10 +296,10 @@ def _as_written(x: Contraction) -> Contraction:
     for extent in reversed(x.d.shape):
         steps.insert(0, step)
         step *= max(extent, 1)
-    places = [(own, i) for i, own in enumerate(x.d.strides) if x.d.shape[i] > 1]
+    dims = [(own, i) for i, own in enumerate(x.d.strides) if x.d.shape[i] > 1]
 
     def moved(before: int) -> int:
-        own, i = max((each for each in places if each[0] <= before), default=(1, -1))
+        own, i = max((each for each in dims if each[0] <= before), default=(1, -1))
         return steps[i] * (before // own)
 
     back = View(x.back.shape, tuple(moved(before) if before else 0 for before in x.back.strides))
@@ -332,7 +332,7 @@ def _with(
 ) -> Contraction | None:
     """Return a contraction with a and b copied or not, and the result's memory in its own order.
 
-    None where the sums are no one dimension.
+    None where the summed indices are no one dimension.
     """
     copy_a, copy_b, moved = copies
     d: Steps | None = x.dense(x.result) if x.out is None else x.out
@@ -350,10 +350,10 @@ def _with(
     )
     a: Steps = x.dense(orders[0], operands[0].unit) if copy_a else x.a
     b: Steps = x.dense(orders[1], operands[1].unit) if copy_b else x.b
-    sums = x.dims(summed, a, b)
-    if len(sums) > 1:
+    depth = x.dims(summed, a, b)
+    if len(depth) > 1:
         return None
-    (of_a, of_b, of_d, *aux), launches = _views(x, (a, b, d, *x.aux), (stack, rows, columns), sums)
+    (of_a, of_b, of_d, *aux), launches = _views(x, (a, b, d, *x.aux), (stack, rows, columns), depth)
     copied, size = [], 0
     for name, own, steps, each, is_copied in zip(
         "ab", orders, (x.a, x.b), operands, copies, strict=False
@@ -374,7 +374,7 @@ def _views(
     x: _Stated,
     arrays: tuple[Steps, ...],
     groups: tuple[tuple[Index, ...], tuple[Index, ...], tuple[Index, ...]],
-    sums: list[_Dim],
+    summed: list[_Dim],
 ) -> tuple[tuple[View, ...], int]:
     """Return a, b, d and auxiliary arrays as stacks of matrices, and the number of launches."""
     dims = [(dim, True, True) for dim in x.dims(groups[0], *arrays)]
@@ -387,7 +387,7 @@ def _views(
     if len(dims) > _DIMS_OF_LAUNCH:  # the longest two of one launch
         dims.sort(key=lambda each: each[0].extent)
     row, column = main
-    depth = sums[0] if sums else _Dim(1, (0, 0))
+    depth = summed[0] if summed else _Dim(1, (0, 0))
 
     def stacked(i: int, *matrix: tuple[int, int]) -> View:
         whole = [

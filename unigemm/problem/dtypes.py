@@ -23,7 +23,6 @@ __all__ = [
     "accumulator",
     "converted_accumulator",
     "dtype_named",
-    "fused_output_dtypes",
     "may_multiply",
     "numpy_dtype",
     "output_dtypes",
@@ -119,9 +118,9 @@ INTEGERS: tuple[DType, ...] = (
     DType.UINT32,
     DType.UINT64,
 )
-#: The types whose sums are exact, modulo a power of two.
+#: The types that are accumulated exactly, modulo a power of two.
 EXACT: tuple[DType, ...] = (DType.BOOL, *INTEGERS)
-#: The types that NumPy's own matmul multiplies in host memory, with sums of the same type.
+#: The types that NumPy's own matmul multiplies in host memory, and accumulates in the same type.
 HOST_INPUTS: tuple[DType, ...] = (
     DType.BOOL,
     *(each for each in INTEGERS if each is not DType.INT8),
@@ -130,7 +129,7 @@ HOST_INPUTS: tuple[DType, ...] = (
     DType.LONGDOUBLE,
     DType.CLONGDOUBLE,
 )
-#: The types that kernels convert operands to as they read them, and of the sums then.
+#: The types that kernels convert operands to as they read them.
 CONVERTED: tuple[DType, ...] = (
     DType.FLOAT64,
     DType.FLOAT32,
@@ -200,7 +199,7 @@ def may_multiply(a: DType, b: DType) -> bool:
 def accumulator(dtype: DType) -> DType:
     """Return the type that products of `dtype` are summed in.
 
-    That is float64 for float64, int32 for int8 (sums wrap around), and else float32. The types of
+    That is float64 for float64, int32 for int8 (which wraps around), and else float32. The types of
     `HOST_INPUTS` are summed in the type itself, as NumPy does.
     """
     if dtype is DType.INT8:
@@ -234,11 +233,14 @@ def real_part(dtype: DType) -> DType:
     return DType.FLOAT32 if dtype is DType.COMPLEX64 else DType.FLOAT64
 
 
-def output_dtypes(dtype: DType) -> tuple[DType, ...]:
+def output_dtypes(dtype: DType, *, epilogue: bool = False) -> tuple[DType, ...]:
     """Return the output types offered for inputs of `dtype`, the default first.
 
-    The default loses nothing of the sums: float8 and float4 give float32, int8 gives int32.
+    The default loses nothing of the accumulators: float8 and float4 give float32, int8 gives
+    int32. An `epilogue` may round to eight bits, too.
     """
+    if epilogue:
+        return _epilogue_output_dtypes(dtype)
     if dtype in (DType.FLOAT16, DType.BFLOAT16):
         return (dtype, DType.FLOAT32)
     if dtype in FLOAT8 or dtype is DType.FLOAT4_E2M1FN_X2:
@@ -246,8 +248,7 @@ def output_dtypes(dtype: DType) -> tuple[DType, ...]:
     return (accumulator(dtype),)
 
 
-def fused_output_dtypes(dtype: DType) -> tuple[DType, ...]:
-    """Return the same of a product with an epilogue, which may also round to eight bits."""
+def _epilogue_output_dtypes(dtype: DType) -> tuple[DType, ...]:
     if dtype is DType.FLOAT64:
         return (DType.FLOAT64,)
     halves = (DType.FLOAT16, DType.BFLOAT16)
@@ -267,7 +268,7 @@ def unit_roundoff(dtype: DType) -> float:
         Integers do not round.
     """
     if dtype not in _SIGNIFICAND:
-        raise ValueError(f"{dtype} does not round: its sums are exact modulo a power of two")
+        raise ValueError(f"{dtype} does not round: it is accumulated exactly modulo a power of two")
     return 2.0 ** -_SIGNIFICAND[dtype]
 
 

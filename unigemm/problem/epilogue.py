@@ -1,9 +1,9 @@
-"""What is done to the sums of a product before they are rounded: an expression, as plain data.
+"""What is done to the accumulators before they are rounded: an expression, as plain data.
 
 An `Epilogue` is a list of steps, each of which works element by element on earlier ones. The first
-is the sums. It has no names, no arrays and no extents: two calls whose expressions are the same
-share a kernel. `unigemm.epilogue` makes them of Python functions; each backend carries them out
-(`evaluate`) with operations of its own, and NumPy's are the reference.
+is the accumulator. It has no names, no arrays and no extents: two calls whose expressions are the
+same share a kernel. `unigemm.epilogue` makes them of Python functions; each backend carries them
+out (`evaluate`) with operations of its own, and NumPy's are the reference.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ OPERATIONS: dict[str, int] = {
 OF_EXACT = frozenset(("add", "mul", "eq", "where"))
 BOOLEANS = frozenset(("lt", "le", "eq", "ne", "and", "or", "not"))
 OF_BOOLEANS = frozenset(("and", "or", "not"))
-#: Where steps begin: the sums, an array or number of the call, a constant; and what makes one
-#: element of two neighbours along the gated index.
+#: Where steps begin: the accumulator ("sums"), an array or number of the call, a constant; and what
+#: makes one element of two neighbours along the gated index.
 _SOURCES = frozenset(("sums", "array", "number", "constant"))
 _HALVES = frozenset(("even", "odd"))
 #: What an epilogue may write. Eight bits hold the nearest number of theirs: nothing overflows.
@@ -68,7 +68,7 @@ RESULTS: tuple[DType, ...] = (
 _MOST_STEPS = 512
 MOST_ARRAYS = 16  # that an epilogue has, and numbers
 
-#: The index of D along which two neighbours of the sums make one element.
+#: The index of D along which two neighbours make one element.
 Gate = Literal["", "m", "n"]
 
 
@@ -116,12 +116,12 @@ class Auxiliary:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What is done to sums before they are rounded and stored.
+    """What is done to accumulators before they are rounded and stored.
 
     Attributes
     ----------
     steps
-        In their order; the first is the sums.
+        In their order; the first is the accumulator.
     result
         The step that D is.
     arrays
@@ -139,9 +139,9 @@ class Epilogue:
     totalled
         Their classes: what they do not have ("m", "n" or both) is added up.
     gate
-        The index along which two sums make one element of D: it has half the extent there.
+        The index along which two neighbours make one element of D: it has half the extent there.
     halves
-        The two are not neighbours but in either half of that index.
+        The two are not neighbours but one in either half of that index.
     in_place
         The array that is D itself; None for none.
     quantized
@@ -207,14 +207,14 @@ class Epilogue:
         )  # fmt: skip
 
     @cached_property
-    def reads_sums(self) -> bool:
-        """Whether anything that it computes depends on the sums."""
+    def reads_acc(self) -> bool:
+        """Whether anything that it computes depends on the accumulators."""
         ends = (self.result, *self.stores, *self.totals, self.largest)
         of = (i for step in self.steps if step.op not in _SOURCES for i in step.of)
         return 0 in ends or 0 in of
 
     def bytes_moved(self, m: int, n: int) -> tuple[int, int]:
-        """Return the bytes read and written beside D for each product of a stack."""
+        """Return the bytes of auxiliary arrays read and written for each product of a stack."""
         read, written = (
             sum(
                 (m if "m" in x.along else 1)
@@ -271,19 +271,19 @@ def _formula(epilogue: Epilogue, index: int, names: list[str]) -> str:
     return text if len(text) <= _LONGEST_FORMULA else f"{text[: _LONGEST_FORMULA - 3]}..."
 
 
-def arithmetic(sums: DType, result: DType) -> DType:
+def arithmetic(accumulator: DType, result: DType) -> DType:
     """Return the type that steps compute in.
 
-    float32, but for sums in float64, and for sums of integers that stay such: float64 holds them.
+    float32, but float64 for accumulators in float64, and for integers that stay so: it holds them.
     """
-    wide = sums is DType.FLOAT64 or (sums is DType.INT32 and result is DType.INT32)
+    wide = accumulator is DType.FLOAT64 or accumulator is result is DType.INT32
     return DType.FLOAT64 if wide else DType.FLOAT32
 
 
 def evaluate(
     epilogue: Epilogue,
     operations: Mapping[str, Callable[..., Any]],
-    sums: Any,
+    acc: Any,
     array: Callable[[int], Any],
     number: Callable[[int], Any],
     constant: Callable[[float], Any],
@@ -297,7 +297,7 @@ def evaluate(
         What to compute.
     operations
         Each of `OPERATIONS`, "even" and "odd", by name.
-    sums
+    acc
         The value of the first step.
     array, number, constant
         Return what a step that begins with one of these is.
@@ -310,7 +310,7 @@ def evaluate(
         value = None
         if i in needed:
             if step.op == "sums":
-                value = sums
+                value = acc
             elif step.op == "array":
                 value = array(step.of[0])
             elif step.op == "number":
@@ -340,7 +340,7 @@ def excess(epilogue: Epilogue) -> str | None:
     """Say what an epilogue has too much of, for a call or a plan; None where it may be one."""
     counts = (
         (len(epilogue.steps), _MOST_STEPS, "steps"),
-        (len(epilogue.aux), MOST_ARRAYS, "arrays that it reads or writes beside D"),
+        (len(epilogue.aux), MOST_ARRAYS, "arrays that it reads or writes"),
         (epilogue.numbers, MOST_ARRAYS, "numbers"),
     )
     for count, most, what in counts:
@@ -352,11 +352,11 @@ def excess(epilogue: Epilogue) -> str | None:
 def flaw(epilogue: Epilogue, *, exact: bool = False) -> str | None:
     """Say why an epilogue that comes from outside is none; None where it may be one.
 
-    Its fields have their types. It may be of `exact` sums, which are integers.
+    Its fields have their types. `exact` is for integers.
     """
     steps = epilogue.steps
     if not steps or steps[0] != Step("sums") or epilogue.numbers < 0:
-        return "the first step of an epilogue is the sums"
+        return "the first step of an epilogue is the accumulator"
     too_much = excess(epilogue)
     if too_much is not None:
         return too_much
@@ -416,11 +416,11 @@ def _constant_flaw(step: Step) -> str | None:
 
 
 def _exact_flaw(epilogue: Epilogue, exact: bool) -> str | None:
-    """Say what of an epilogue is for other sums."""
+    """Say what of an epilogue is for other accumulators."""
     kinds = EXACT if exact else RESULTS
     for x in epilogue.aux:
         if x.matrix.dtype not in kinds:
-            return f"{x.matrix} is no array of an epilogue of such sums"
+            return f"{x.matrix} is no array of an epilogue of such accumulators"
     if not exact:
         return None
     for step in epilogue.steps:
@@ -448,7 +448,7 @@ def _outcome_flaw(epilogue: Epilogue, sides: list[str]) -> str | None:
     if epilogue.gate and sides[epilogue.result] == "whole":
         return "D of a gated epilogue is behind the gate"
     if any(sides[end] == "half" for end in (*epilogue.stores, *epilogue.totals)):
-        return "what is stored beside a gated D is before the gate"
+        return "what is stored with a gated D is before the gate"
     if epilogue.halves and not epilogue.gate:
         return "halves are of a gated epilogue"
     if len(epilogue.scaled) != bool(epilogue.quantized):

@@ -154,7 +154,9 @@ def form_of(
                 f"{given}; pass one number for each matrix"
             )
     if kind == "stacks" and a[0] != b[0]:
-        raise ShapeMismatch(f"a is a stack of {a[0]} and b one of {b[0]}; pass as many matrices")
+        raise ShapeMismatch(
+            f"a is a stack of {a[0]} and b one of {b[0]}; pass stacks of equal length"
+        )
     m, n = a[-2], b[-1]
     shape: tuple[int, ...] = (m, n) if kind in ("m", "n") else (count, m, n)
     divided = {"m": m, "n": n, "k": a[-1], "stacks": m}[kind]
@@ -228,7 +230,7 @@ def grouped(
     form
         The product's form, which has groups.
     precision, deterministic, scaled, scales, granularity, epilogue
-        As in `canonical`; of blocks only those that multiply sums.
+        As in `canonical`; of blocks only those that multiply accumulators.
     aux
         Layouts of the epilogue's arrays, in the shape `seen` of the form.
 
@@ -237,7 +239,7 @@ def grouped(
     OverlapError
         Two elements of `d` share one address.
     UnsupportedProblem
-        An epilogue that needs columns, or sums, that groups do not have.
+        An epilogue that needs columns, or a bias gradient, that groups do not have.
     """
     groups = form.groups
     assert groups is not None
@@ -261,17 +263,17 @@ def grouped(
     dims: list[tuple[int, ...]] = [(form.count, step(a), step(b), *map(step, (d, *aux)))]
     quantized = epilogue is not None and bool(epilogue.quantized)
     swapped = not (gate or quantized) and _prefers_transpose((m, n), d_mat)
-    of_sums = granularity or (PER_TENSOR if scaled else None)
+    of_acc = granularity or (PER_TENSOR if scaled else None)
     along = () if scales is None else _scale_steps(scales, form.count)
     if swapped:
-        of_sums, along = of_sums and of_sums.transposed, along[::-1]
+        of_acc, along = of_acc and of_acc.transposed, along[::-1]
         m, n = n, m
         a, b, a_mat, b_mat, d_mat = b, a, b_mat[::-1], a_mat[::-1], d_mat[::-1]
         aux_mats = [x[::-1] for x in aux_mats]
         dims = [(extent, of_b, of_a, *rest) for extent, of_a, of_b, *rest in dims]
         epilogue = epilogue and epilogue.transposed
         groups = groups.transposed
-    requested = (precision, deterministic, of_sums, False)
+    requested = (precision, deterministic, of_acc, False)
     gemm = _assemble((m, n, k), (a, b, d), (a_mat, b_mat, d_mat), dims, swapped, requested, gate)
     if epilogue is not None:
         _refuse_narrow_bias_grad(epilogue, aux, form)
@@ -298,10 +300,10 @@ def _last_two(x: Layout) -> tuple[int, int]:
 
 
 def _refuse_narrow_bias_grad(epilogue: Epilogue, aux: Sequence[Layout], form: Form) -> None:
-    """Refuse sums over groups in a type to which they would be rounded after each."""
+    """Refuse a bias gradient over groups in a type that it would be rounded to after each."""
     for x in aux[len(aux) - len(epilogue.totals) :] if epilogue.totals else ():
         if x.dtype.itemsize < 4 and x.strides[0] == 0 and form.count > 1:
             raise UnsupportedProblem(
-                f"bias_grad_out is {x.dtype} and of all groups, so that their sums would be "
-                "rounded one by one; pass float32, or one row for each group"
+                f"bias_grad_out is {x.dtype} and of all groups, so that it would be rounded "
+                "after each; pass float32, or one row for each group"
             )

@@ -38,15 +38,14 @@ class BlockScales:
     """Scales of A and B, one for each block of elements along K of a row.
 
     These are of the Blackwell formats: the elements are multiplied by them, in the tensor cores.
-    `unigemm.problem.scales.Scales` are others, which multiply sums.
+    `unigemm.problem.scales.Scales` are others, which multiply accumulators.
 
     Attributes
     ----------
     dtype
         Type of the scales.
     block
-        Elements of the array that share one; of float4, two of which are one element of the array,
-        half as many as there are numbers.
+        Elements of the array that share one; an element of the array is two numbers of float4.
     a, b
         How the scales of each operand lie.
     """
@@ -72,18 +71,16 @@ class BlockScales:
 class Problem:
     """The class of a product D = A B: all that decides which kernel is needed, but no extents.
 
-    One with `scales` multiplies its sums by those of each operand before they are rounded. One
-    with `blocks` multiplies elements by the scales of their blocks before they are summed. A
+    One with `scales` multiplies its accumulators by those of each operand before they are rounded.
+    One with `blocks` multiplies elements by the scales of their blocks before they are summed. A
     `batch_invariant` one has one configuration for every M and batch (see
     `unigemm.planning.planner`), and classes of A and D that depend on neither. One with an
-    `epilogue` computes something of its sums before they are rounded, and D is the outcome. One
-    `epilogue` computes something of its sums before they are rounded, and D is the outcome. One
-    with `groups` is many products, whose sizes are on the device. One that is `converted` has
-    operands that are converted to that type where they are read, which also decides what the sums
-    are in; D is of that type, or what such sums are rounded to. Its epilogue is in the type of the
-    sums where they are exact. Where there are `quantized_rows`, D lies in the workspace, and a
-    second pass rounds its rows to that type, with a scale each, or one for each 128 neighbours, as
-    `quantized_by` says.
+    `epilogue` computes D from its accumulators before they are rounded. One with `groups` is many
+    products, whose sizes are on the device. One that is `converted` has operands that are converted
+    to that type where they are read, which also decides the accumulator's; D is of that type, or of
+    one that accumulators are rounded to. Its epilogue is in the accumulator's type where that is
+    exact. Where there are `quantized_rows`, D lies in the workspace, and a second pass rounds its
+    rows to that type, with a scale each, or one for each 128 neighbours, as `quantized_by` says.
 
     D is never "m"-major: `unigemm.problem.canonical` states such a product as its transpose, D' =
     B' A'. (A backend may turn a product again, for a kernel of its own: `Config.swap_ab`.)
@@ -110,7 +107,7 @@ class Problem:
 
     @property
     def scaled(self) -> bool:
-        """Whether sums are multiplied by scales."""
+        """Whether accumulators are multiplied by scales."""
         return self.scales is not None
 
     @property
@@ -120,7 +117,7 @@ class Problem:
 
     @property
     def accumulator(self) -> DType:
-        """The type of the partial sums."""
+        """The type of the accumulators, and of partial sums."""
         if self.converted is not None:
             return converted_accumulator(self.converted)
         return accumulator(self.a.dtype)
@@ -182,7 +179,7 @@ class Problem:
         more = f", {self.features}" if self.features else ""
         return (
             f"A {self.a} x B {self.b} -> D {self.d} "
-            f"({self.precision}, sums in {self.accumulator}{more})"
+            f"({self.precision}, accumulated in {self.accumulator}{more})"
         )
 
 

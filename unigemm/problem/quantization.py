@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..support.arguments import shown
-from .dtypes import FLOAT8, HOST_INPUTS, INPUTS, DType, fused_output_dtypes, numpy_dtype
+from .dtypes import FLOAT8, HOST_INPUTS, INPUTS, DType, numpy_dtype, output_dtypes
 from .epilogue import BLOCK
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def check_source_of_results(dtype: DType, name: str) -> None:
     UnsupportedDtype
         They are not.
     """
-    taken = [x.value for x in INPUTS if DType.FLOAT32 in fused_output_dtypes(x)]
+    taken = [x.value for x in INPUTS if DType.FLOAT32 in output_dtypes(x, epilogue=True)]
     if dtype in (DType.FLOAT64, *HOST_INPUTS):
         apart = ", or pass the product to unigemm.quantize" if dtype in SOURCES else ""
         raise UnsupportedDtype(

@@ -8,11 +8,11 @@ tensor       one number                 one number                 float32
 128x128      (ceil(M/128), ceil(K/128)) (ceil(K/128), ceil(N/128)) float32, float8_e8m0fnu
 ===========  =========================  =========================  =======================
 
-Sums are multiplied by these: those of all of K at the end, those of 128 elements of K before they
-are added to the others. Scales of rows of A, (M, 1), and columns of B, (1, N), are no part of this:
-the epilogue multiplies by them, as by any array. `unigemm.problem.problem.BlockScales` are another
-thing: elements are multiplied by them, 16 or 32 along K sharing one, and Blackwell's tensor cores
-do it.
+Accumulators are multiplied by these: by those of all of K at the end, by those of 128 elements of K
+before the next are added. Scales of rows of A, (M, 1), and columns of B, (1, N), are no part of
+this: the epilogue multiplies by them, as by any array. `unigemm.problem.problem.BlockScales` are
+another thing: elements are multiplied by them, 16 or 32 along K sharing one, and Blackwell's tensor
+cores do it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ..support.arguments import shown
 
 __all__ = ["Index", "Subscripts", "parsed", "taken_apart", "written"]
 
-#: A letter; or of a dimension that the ellipsis stands for, its place counted from the last (-1).
+#: A letter; or of a dimension that the ellipsis stands for, its index counted from the last (-1).
 Index = str | int
 
 _LETTERS = ascii_uppercase + ascii_lowercase  # of the numbers 0 to 51
@@ -74,20 +74,20 @@ def _of_list(numbers: Any) -> str:
             text += "..."
             continue
         try:
-            place = operator.index(number)
+            index = operator.index(number)
         except TypeError:
-            place = -1
-        if not 0 <= place < len(_LETTERS):
+            index = -1
+        if not 0 <= index < len(_LETTERS):
             raise UnsupportedProblem(
                 f"subscript {shown(number)} of a list is not known; use integers from 0 to "
                 f"{len(_LETTERS) - 1}, or Ellipsis"
             )
-        text += _LETTERS[place]
+        text += _LETTERS[index]
     return text
 
 
 def parsed(text: str, ndims: Sequence[int]) -> Subscripts:
-    """Read subscripts for operands with so many dimensions, by the rules of `numpy.einsum`.
+    """Read subscripts for operands of `ndims` dimensions, by the rules of `numpy.einsum`.
 
     Raises
     ------

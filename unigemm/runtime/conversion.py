@@ -16,7 +16,6 @@ from ..problem.dtypes import (
     CONVERTED,
     EXACT,
     INPUTS,
-    fused_output_dtypes,
     may_multiply,
     numpy_dtype,
     output_dtypes,
@@ -65,8 +64,8 @@ def with_conversion(
     requested = None if options.dtype is None else parse_dtype(options.dtype)
     wanted = out.dtype if out is not None else requested
     if a.dtype in INPUTS and may_multiply(a.dtype, b.dtype):
-        offered = fused_output_dtypes if fused else output_dtypes
-        if (wanted is None or wanted in offered(a.dtype)) and requested in (None, wanted):
+        offered = output_dtypes(a.dtype, epilogue=fused)
+        if (wanted is None or wanted in offered) and requested in (None, wanted):
             if options.casting is not None:
                 given = numpy_dtype(wanted or output_dtypes(a.dtype)[0])
                 refuse_casts([numpy_dtype(a.dtype), numpy_dtype(b.dtype)], given, options.casting)

@@ -21,7 +21,7 @@ from ..planning.registry import backend_named
 from ..planning.select import plan_gemm, target_of
 from ..planning.target import Target
 from ..problem.canonical import Layout, result_shape
-from ..problem.dtypes import INPUTS, DType, fused_output_dtypes, output_dtypes
+from ..problem.dtypes import INPUTS, DType, output_dtypes
 from ..support.log import LOG
 from .bound import Copy
 from .conversion import with_conversion
@@ -95,8 +95,7 @@ def dtype_of_copies(
         return None
     out = named.get("out")
     wanted = options.dtype if out is None else out.dtype
-    offered = fused_output_dtypes if fused else output_dtypes
-    if wanted is not None and parse_dtype(wanted) not in offered(dtype):
+    if wanted is not None and parse_dtype(wanted) not in output_dtypes(dtype, epilogue=fused):
         return None
     if isinstance(options.plan, Plan):
         return dtype if options.plan.problem.converted is None else None

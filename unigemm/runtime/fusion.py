@@ -137,7 +137,7 @@ def fusion_for(
     dtype = None
     if "epilogue" in given and not exact:  # which may return more results of that type
         requested = out.dtype if requested is None and out is not None else requested
-        dtype = output_dtype(requested, a, b, on_host=on_host, fused=True)
+        dtype = output_dtype(requested, a, b, on_host=on_host, epilogue=True)
     shapes = a.shape, b.shape
     return fusion_of(
         given, shapes, see, in_place, dtype, for_any=for_any, form=form, exact=exact,

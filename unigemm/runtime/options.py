@@ -110,7 +110,7 @@ def describe(
         a, b = replace(a, dtype=options.converted), replace(b, dtype=options.converted)
     fused = options.epilogue is not None
     if options.converted is None or (fused and options.converted not in EXACT):
-        dtype = output_dtype(requested, a, b, on_host=on_host, fused=fused)
+        dtype = output_dtype(requested, a, b, on_host=on_host, epilogue=fused)
     else:  # checked by NumPy's rules
         dtype = parse_dtype(requested if out is None else out.dtype)
         refuse_result(dtype)

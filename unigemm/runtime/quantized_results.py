@@ -16,7 +16,7 @@ from ..arrays.operands import Device, Operand, compact_strides, parse_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..planning.backend import Launcher
 from ..problem.canonical import Layout, gated_shape, result_shape
-from ..problem.dtypes import FLOAT8, DType, fused_output_dtypes
+from ..problem.dtypes import FLOAT8, DType, output_dtypes
 from ..problem.grouped import Form
 from ..problem.overlap import refuse_self_overlap
 from ..problem.quantization import (
@@ -201,7 +201,9 @@ def intermediate(a: DType, d: Layout, sharing: Sharing = "row") -> Layout:
     bfloat16 has bits enough for float8; int8 has about as many itself. Scales of 128 neighbours are
     those of float32, as other kernels give them.
     """
-    narrow = d.dtype in FLOAT8 and DType.BFLOAT16 in fused_output_dtypes(a) and sharing == "row"
+    narrow = (
+        d.dtype in FLOAT8 and DType.BFLOAT16 in output_dtypes(a, epilogue=True) and sharing == "row"
+    )
     return Layout(d.shape, compact_strides(d.shape), DType.BFLOAT16 if narrow else DType.FLOAT32)
 
 

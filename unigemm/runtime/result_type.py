@@ -191,4 +191,4 @@ def _of_kernels(
         if options.converted is not None and (not fused or options.converted in EXACT):
             return parse_dtype(options.dtype)
         a, b = read_as(a, options), read_as(b, options)
-    return output_dtype(requested, a, b, on_host=on_host, fused=fused)
+    return output_dtype(requested, a, b, on_host=on_host, epilogue=fused)
