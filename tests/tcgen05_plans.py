@@ -7,6 +7,7 @@ it whole, and UNIGEMM_TEST_ALL=2/5 the second of five parts.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from unigemm import cache as kernel_cache
-from unigemm.backends.cute_tcgen05.candidates import offered, places, scratch_bytes
+from unigemm.backends.cute_tcgen05.candidates import offered, scratch_bytes
+from unigemm.backends.cute_tcgen05.cost import clusters_at_once
 from unigemm.backends.cute_tcgen05.geometry import ROWS
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.plan import Plan
@@ -202,15 +204,16 @@ def plan_of(offer: Offer) -> Plan:
         raster=Raster(draw.choice("mn"), draw.choice((1, 2, 8))),
     )
     clusters = draw.choice((1, 2))
-    target = with_places(named_target(offer.arch), config, clusters)
+    target = with_clusters(named_target(offer.arch), config, clusters)
     extents = _extents(draw, problem, config, clusters)
     return with_config(Plan("cute_tcgen05", config, problem, extents, target), config)
 
 
-def with_places(target: Target, config: Config, clusters: int) -> Target:
-    """Return a GPU of so few SMs that just so many clusters run at once."""
-    count = clusters * config.cluster[0] * config.cluster[1]
-    while places(few := replace(target, sm_count=count), config) < clusters:
+def with_clusters(target: Target, config: Config, clusters: int) -> Target:
+    """Return a GPU of so few SMs that no more clusters run at once."""
+    ctas = math.prod(config.cluster)
+    count = clusters * ctas
+    while clusters_at_once(few := replace(target, sm_count=count), ctas) < clusters:
         count += 1
     return few
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from unigemm.planning.config import Config
@@ -10,7 +11,8 @@ from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
 from ..cute.backend import CuteBackend
-from .candidates import MODEL, places
+from .candidates import MODEL
+from .cost import clusters_at_once
 from .geometry import geometry
 from .legality import unsupported_product, unsupported_reason
 
@@ -36,7 +38,7 @@ class Tcgen05Backend(CuteBackend):
         return unsupported_reason(problem, config, target)
 
     def kernel_problem(self, problem: Problem) -> Problem:
-        """Return the class that is compiled for a problem: what makes no difference is left out."""
+        """Return the class that is compiled for a problem: without what makes no difference."""
         return replace(problem, deterministic=False)
 
     def smem_bytes(self, problem: Problem, config: Config) -> int:
@@ -45,8 +47,8 @@ class Tcgen05Backend(CuteBackend):
 
     def arguments(self, plan: Plan) -> tuple[int, ...]:
         """Return how many CTAs run at once."""
-        cm, cn = plan.config.cluster
-        return (places(plan.target, plan.config) * cm * cn, 0, 0)
+        ctas = math.prod(plan.config.cluster)
+        return (clusters_at_once(plan.target, ctas) * ctas, 0, 0)
 
 
 BACKEND = Tcgen05Backend()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -17,29 +18,39 @@ from ..common.groups import even
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer
 from ..common.workspace import bias_grad_bytes, workspace_bytes
-from .cost import places, repacked_bytes, usage
+from .cost import clusters_at_once, repacked_bytes, usage
 from .geometry import SCHEDULES, geometry
 from .legality import narrowest, unsupported_promotion, unsupported_reason
 from .tiles import MOST_SWAPPED, tiles
 
-__all__ = ["MODEL", "offered", "places", "scratch_bytes"]
+__all__ = ["MODEL", "offered", "scratch_bytes"]
 
 _MOST_STAGES = 12
 _MAX_WORKSPACE = 256 << 20  # bytes of split-K's partial sums
 
 
 class _Catalogue(NamedTuple):
-    """The tiles of a class, static and dynamic: columns, stages with K in parts, and clusters."""
+    """The tiles of a class, static and dynamic.
+
+    Attributes
+    ----------
+    tiles, launches
+        Each as a configuration, and all of them as columns.
+    split_stages
+        Their stages where K is in parts.
+    at_once
+        Clusters that run at once.
+    """
 
     tiles: tuple[Config, ...]
     launches: Launches
     split_stages: Array
-    places: Array
+    at_once: Array
 
 
 @lru_cache(maxsize=256)
 def _catalogue(problem: Problem, target: Target) -> _Catalogue:
-    # How A and B lie decides of tiles only which columns they may have.
+    # How A and B lie decides only how many columns tiles may have.
     a, b = (replace(kind, major="k", alignment=16) for kind in (problem.a, problem.b))
     alike = replace(problem, a=a, b=b, batch_invariant=False, deterministic=False)
     return _alike(alike, target, narrowest(problem, 1), narrowest(problem, 2))
@@ -54,12 +65,12 @@ def _alike(problem: Problem, target: Target, single: int, pair: int) -> _Catalog
         deep = _deepest(problem, target, tile)
         found += [deep, replace(deep, schedule=f"{tile.schedule}-dynamic")]
         split += 2 * [_deepest(problem, target, replace(tile, split_k=2)).stages]
-    at_once = np.array([places(target, config) for config in found])
+    at_once = np.array([clusters_at_once(target, math.prod(x.cluster)) for x in found])
     return _Catalogue(tuple(found), columns_of(found, SCHEDULES), np.array(split), at_once)
 
 
 def _deepest(problem: Problem, target: Target, base: Config) -> Config:
-    """Return a configuration with as many stages as fit."""
+    """Return a configuration with all stages that fit."""
     geo = geometry(problem, base)
     each = geo.a_bytes + geo.b_bytes + geo.scale_bytes
     room = target.smem_per_block - geo.smem_bytes
@@ -89,7 +100,7 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     count = -(-m // (x.tile_m * x.cluster_m)) * -(-n // (x.tile_n * x.cluster_n)) * extents.batch
     own = fits.nonzero()[0]
     k_tiles = -(-extents.k // x.tile_k[own])
-    room = np.maximum(1, every.places[own] // count[own])
+    room = np.maximum(1, every.at_once[own] // count[own])
     part_bytes = max(1, workspace_bytes(problem, extents, 2) // 2)
     most = np.minimum(np.minimum(room, k_tiles // 2), _MAX_WORKSPACE // part_bytes)
     parts = np.stack([np.ones_like(room), 0 * room + 2, 0 * room + 3, room // 2, room], axis=1)
@@ -102,7 +113,7 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     index, split_k = own[which], parts[which, column]
     # Clusters that wait are given to those that run, by the hardware.
     dynamic = x.schedule[index] >= SCHEDULES.index("single-dynamic")
-    waits = (count[index] * split_k > every.places[index]) & (problem.groups is None)
+    waits = (count[index] * split_k > every.at_once[index]) & (problem.groups is None)
     index, split_k = index[dynamic == waits], split_k[dynamic == waits]
     raster_n = m * x.tile_n[index] < n * x.tile_m[index]
     stages = np.where(split_k > 1, every.split_stages[index], x.stages[index])
@@ -112,8 +123,7 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
 
 def scratch_bytes(problem: Problem, extents: Extents, config: Config) -> int:
     """Return the workspace of a plan: repacked operands and scales, then partial sums."""
-    sums = workspace_bytes(problem, extents, config.split_k)
-    return repacked_bytes(problem, extents) + sums
+    return repacked_bytes(problem, extents) + workspace_bytes(problem, extents, config.split_k)
 
 
 def _workspace(problem: Problem, extents: Extents, target: Target, config: Config) -> int:
@@ -128,11 +138,11 @@ def offered(problem: Problem, target: Target) -> Iterator[Config]:
     """Yield every configuration that some sizes may get, K whole or in two parts."""
     for own, swap_ab in ((problem, False), (problem.transposed, True)):
         every = _catalogue(own, target)
-        for place, tile in enumerate(every.tiles):
+        for i, tile in enumerate(every.tiles):
             if swap_ab and tile.tile[1] > MOST_SWAPPED:
                 continue
             for split_k in (1, 2):
-                stages = int(every.split_stages[place]) if split_k > 1 else tile.stages
+                stages = int(every.split_stages[i]) if split_k > 1 else tile.stages
                 config = replace(tile, split_k=split_k, stages=stages, swap_ab=swap_ab)
                 if unsupported_reason(own, config, target) is None:
                     yield config

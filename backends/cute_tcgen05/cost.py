@@ -24,29 +24,25 @@ from .geometry import (
     ROWS,
     SCHEDULES,
     geometry,
-    is_promoted,
     is_repacked,
     scale_tiles,
+    scales_k_tiles,
     shared_major,
     store_of,
 )
 
-__all__ = ["places", "repacked_bytes", "usage"]
+__all__ = ["clusters_at_once", "repacked_bytes", "usage"]
 
 #: CTAs of a cluster, and how many clusters run at once on a B200, each CTA alone on its SM: they
 #: lie within a GPC of 18 or 20 SMs, and some SMs are left over by those of four and eight.
 _CLUSTERS = {1: 148, 2: 74, 4: 34, 8: 16}
-# Of storing a tile, against TMA: by rows of boxes, and by threads, whose lanes are neighbours only
-# where D is M-major.
+# How much longer storing takes than by TMA: by rows of boxes; by threads, whose lanes are
+# neighbours only where D is M-major.
 _STORES = {"tma": 1.0, "rows": 6.7, "direct": 2.9}
 
 
-def places(target: Target, config: Config) -> int:
-    """Return the clusters that run at once."""
-    return _places(target, config.cluster[0] * config.cluster[1])
-
-
-def _places(target: Target, ctas: int) -> int:
+def clusters_at_once(target: Target, ctas: int) -> int:
+    """Return how many clusters of `ctas` CTAs run at once."""
     whole = _CLUSTERS[1]
     return max(1, _CLUSTERS.get(ctas, whole // ctas) * target.sm_count // whole)
 
@@ -61,7 +57,7 @@ def usage(
     gbs = target.dram_gbs * 1e3
     pair = np.array([name.startswith("pair") for name in SCHEDULES])[x.schedule]
     ctas = x.cluster_m * x.cluster_n
-    at_once = np.array([0, *(_places(target, each) for each in range(1, 9))])[ctas]
+    at_once = np.array([0, *(clusters_at_once(target, each) for each in range(1, 9))])[ctas]
     down = tiles_along(problem, "m", m, x.tile_m * x.cluster_m)
     count = np.ceil(down * -(-n // (x.tile_n * x.cluster_n)) * batch).astype(np.int64)
     k_tiles = -((-k // x.tile_k) // x.split_k)
@@ -73,15 +69,15 @@ def usage(
         buffers = np.array([geometry(problem, tile).buffers for tile in tiles])[x.base]
     used = np.minimum(x.tile_m, m) * np.minimum(x.tile_n, n)
     out = np.where(x.split_k > 1, 4, problem.d.dtype.itemsize)
-    sums = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) / 2), 0)
+    partials = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) / 2), 0)
     copied = repacked_bytes(problem, extents)
     mma = ROWS * x.tile_n * x.tile_k / (target.tensor_rate(problem.a.dtype) * clock)
-    if is_promoted(problem):  # the store warps multiply and add while the next k_tile is summed
+    if scales_k_tiles(problem):  # the store warps multiply and add during the next k_tile
         each = 2.0 if scales_each_column(problem) else 1.0
         each /= 2 if target.capability[0] == 10 else 1  # two are one instruction there
         mma = np.maximum(mma, each * ROWS * x.tile_n / (128.0 * clock))
         buffers = np.ones_like(buffers)  # and store no tile meanwhile
-    stored = used * out * store / (32.0 * clock)  # while the next tile is summed, if that is longer
+    stored = used * out * store / (32.0 * clock)  # hidden behind the next tile's products
     none = np.zeros(x.size)
     return Usage(
         ctas=count * ctas * x.split_k,
@@ -98,7 +94,7 @@ def usage(
         store_us=stored,
         fused_us=epilogue_us(problem, used * (x.split_k == 1), clock),
         overlapped=(buffers > 1) * np.minimum(1.0, k_tiles * mma / stored),
-        added_us=2.0 * sums / gbs,
+        added_us=2.0 * partials / gbs,
         reductions=(x.split_k > 1) * 1.0,
         exchanges=none,
         exchange_us=none,
@@ -109,7 +105,7 @@ def usage(
 
 
 def _stores(problem: Problem, x: Launches) -> Array:
-    """Return how much longer than by TMA it takes to store a tile, or parts of its sums."""
+    """Return how much longer than by TMA it takes to store a tile, or its partial sums."""
     of_whole, of_parts = (store_of(problem, split)[0] for split in (False, True))
     lanes = 1.0 if problem.d.major == "m" else 8.0
     whole, parts = (_STORES[s] * (lanes if s == "direct" else 1.0) for s in (of_whole, of_parts))

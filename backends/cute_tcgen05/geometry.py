@@ -1,26 +1,27 @@
 """The arithmetic of one Blackwell configuration: computed once, for the planner, kernel and tests.
 
-A CTA has four warps that store, one that multiplies and one that loads. Sums lie in tensor memory,
-in two buffers, so that one tile is stored while the next is summed. With the pair schedule two CTAs
-along M multiply together (cta_group::2): each loads its own rows of A and half the columns of B,
-and holds its own rows of D; the even one issues the instructions.
+A CTA has four warps that store, one that multiplies and one that loads. Accumulators lie in tensor
+memory, in two buffers, so that one tile is stored while the next is multiplied. With the pair
+schedule two CTAs along M multiply together (cta_group::2): each loads its own rows of A and half
+the columns of B, and holds its own rows of D; the even one issues the instructions.
 
 With a dynamic schedule a grid has a cluster for each work unit, and clusters that run take over
-those that have not begun, one after the other (PTX ISA, clusterlaunchcontrol). One more warp asks.
+those that have not begun, one after the other (PTX ISA, clusterlaunchcontrol). One more warp
+requests them.
 
-Sums go to D through boxes in shared memory, each some columns of one warp's rows. TMA stores the
-boxes where it can write D, whose rows must begin and end at multiples of 16 bytes; those of
-split-K's parts do. Boxes for other rows are stored by all lanes of a warp.
+Results go to D through boxes in shared memory, each some columns of one warp's rows. TMA stores the
+boxes where it can write D, whose rows must begin and end at multiples of 16 bytes; rows of partial
+sums do. Boxes for other rows are stored by all lanes of a warp.
 
-Where blocks of K have scales (`Problem.blocks`), a stage holds tiles of scales beside the operands
-(see `unigemm.problem.block_scales`). Each CTA of a pair holds those of its 128 rows and those of
-all columns; along K it is one tile for mxfp8, four for nvfp4. They are copied to tensor memory,
-where each stage has columns of its own, so a copy waits, as the stage does, for the products that
-read what was there before.
+Where blocks of K have scales (`Problem.blocks`), a stage also holds tiles of scales (see
+`unigemm.problem.block_scales`). Each CTA of a pair holds those of its 128 rows and those of all
+columns; along K it is one tile for mxfp8, four for nvfp4. They are copied to tensor memory, where
+each stage has columns of its own, so a copy waits, as the stage does, for the products that read
+the scales before them.
 
-Where scales of blocks multiply sums (`Problem.scales`), those of each k_tile lie in a buffer of
-their own, and the store warps add them up in registers: a row of the tile each thread, so tiles are
-narrow.
+Where scales of blocks multiply accumulators (`Problem.scales`), each k_tile has accumulators in a
+buffer of its own, and the store warps add them up in registers: a row of the tile each thread, so
+tiles are narrow.
 
 Problems are as the kernel sees them: with `Config.swap_ab`, the transposed product.
 """
@@ -46,10 +47,10 @@ __all__ = [
     "geometry",
     "instruction_kind",
     "instruction_word",
-    "is_promoted",
     "is_repacked",
     "operand_bytes",
     "scale_tiles",
+    "scales_k_tiles",
     "scales_of_instruction",
     "shared_major",
     "store_of",
@@ -64,7 +65,7 @@ BARRIER_BYTES = 1024  # reserved before the tiles: mbarriers, rounded to the swi
 TMA_BYTES = 16  # base addresses and strides (PTX ISA, tensor maps)
 ANSWERS = 2  # of the hardware's scheduler that are kept at once
 SCHEDULES = ("single", "pair", "single-dynamic", "pair-dynamic")
-BUFFERS = 2  # of sums in tensor memory, where they fit
+BUFFERS = 2  # of accumulators in tensor memory, where they fit
 # k_tiles that are prefetched into the L2 while tensor memory is allocated and the kernel before
 # still runs.
 PREFETCHED = 2
@@ -75,10 +76,9 @@ K_BYTES = 32  # of one instruction
 K_BLOCKS = K_TILE_BYTES // K_BYTES  # instructions
 COLUMNS = 512  # of tensor memory, 32 bits each
 TILE_COLUMNS = TILE_ROWS // 32  # of tensor memory: a tile of scales, a column for 32 rows
-HALF_TILE = TILE_ROWS // 2  # a tile of D begins at a multiple of so many columns' scales
+HALF_TILE = TILE_ROWS // 2  # columns of B: a tile of D begins at a multiple of them
 WIDEST = 256  # columns of a tile
-WIDEST_PROMOTED = 128  # where a thread holds a row's sums in registers
-BLOCK = 128  # columns that share a scale of the coarse kind
+WIDEST_SCALED = 128  # where a thread adds up a row in registers
 LEAST_COLUMNS = 32  # that are allocated, in powers of two (PTX ISA, tcgen05.alloc)
 
 # The number of each element type within its kind (PTX ISA, tcgen05 instruction descriptor).
@@ -96,7 +96,7 @@ _SCALED_KINDS = {
     DType.FLOAT8_E8M0FNU: ("mxf8f6f4.block_scale.scale_vec::1X", 1),
     DType.FLOAT8_E4M3FN: ("mxf4nvf4.block_scale.scale_vec::4X", 0),
 }
-_SUMS = {DType.FLOAT32: 1, DType.INT32: 2}
+_ACCUMULATORS = {DType.FLOAT32: 1, DType.INT32: 2}
 
 
 Store = Literal["tma", "rows", "direct"]
@@ -111,7 +111,7 @@ class Geometry:
     ctas
         CTAs that multiply together.
     pairs
-        Such along M of a cluster: they share B.
+        Groups of `ctas` along M of a cluster: they share B.
     cluster
         CTAs of a cluster.
     readers
@@ -125,34 +125,34 @@ class Geometry:
     loaded
         Columns of B that one CTA loads.
     buffers
-        Of sums in tensor memory.
-    promoted
-        Whether the sums of each k_tile are added up in registers.
+        Of accumulators in tensor memory.
+    scales_k_tiles
+        Whether the accumulators of each k_tile are scaled and added up in registers.
     slot_bytes
-        Of shared memory for the scales of a k_tile's columns, where each has one of its own.
+        Shared memory for the scales of a k_tile's columns, where each has one of its own.
     scale_tiles
-        Tiles of scales in a stage: of A and of B along their rows, and along K; zeros where there
-        are none.
+        Tiles of scales in a stage: of A and of B along their rows, and along K; zeros without
+        scales.
     scale_count
-        All of those.
+        All tiles of scales in a stage.
     scale_bytes
-        Of those.
+        Shared memory for the scales of a stage.
     a_bytes, b_bytes
         One stage of an operand in one CTA.
     scale_column
-        Of tensor memory: the first one behind the sums.
+        The first column of tensor memory behind the accumulators.
     scale_pitch
         Columns of tensor memory for the scales of a stage, whole ones for a byte of a barrier (see
         `stages`).
     tensor_columns
-        Of tensor memory that are allocated, a power of two.
+        Columns of tensor memory that are allocated, a power of two.
     store
         How D is written: out of boxes in shared memory by "tma" or in "rows", or "direct" from
         registers.
     box_columns, box_pitch
-        Columns of D in a box, and bytes between its rows; 0 where there is none.
+        Columns of D in a box, and bytes between its rows; 0 without boxes.
     box_bytes
-        Of all boxes.
+        Shared memory for all boxes.
     smem_bytes
         All of a CTA's shared memory.
     """
@@ -166,7 +166,7 @@ class Geometry:
     mma: tuple[int, int]
     loaded: int
     buffers: int
-    promoted: bool
+    scales_k_tiles: bool
     slot_bytes: int
     a_bytes: int
     b_bytes: int
@@ -202,8 +202,8 @@ def is_repacked(problem: Problem, name: str) -> bool:
     return matrix.major != shared_major(problem, name) or matrix.alignment < TMA_BYTES
 
 
-def is_promoted(problem: Problem) -> bool:
-    """Whether the sums of each k_tile are multiplied by scales before they are added up."""
+def scales_k_tiles(problem: Problem) -> bool:
+    """Whether the accumulators of each k_tile are multiplied by scales before they are added up."""
     return problem.scales is not None and problem.scales.of_blocks
 
 
@@ -227,9 +227,9 @@ def geometry(problem: Problem, config: Config) -> Geometry:
     box_columns, box_pitch = box_of(store, n, stored)
     boxes = {"tma": BOXES, "rows": 1, "direct": 0}[store]
     box_bytes = STORE_WARPS * boxes * BOX_ROWS * box_pitch
-    promoted = is_promoted(problem)
-    # A slot beside each buffer of sums.
-    slot_bytes = 4 * n * buffers if promoted and scales_each_column(problem) else 0
+    scaled = scales_k_tiles(problem)
+    # A slot for each buffer of accumulators.
+    slot_bytes = 4 * n * buffers if scaled and scales_each_column(problem) else 0
     return Geometry(
         ctas=ctas,
         pairs=config.cluster[0] // ctas,
@@ -240,7 +240,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         mma=(m * ctas, n),
         loaded=n // ctas,
         buffers=buffers,
-        promoted=promoted,
+        scales_k_tiles=scaled,
         slot_bytes=slot_bytes,
         a_bytes=a_bytes,
         b_bytes=b_bytes,
@@ -281,7 +281,7 @@ def scale_tiles(blocks: BlockScales | None, config: Config) -> tuple[int, int, i
 
 
 def store_of(problem: Problem, split: bool) -> tuple[Store, int]:
-    """Return how sums are stored, and the bytes of an element: those of D, or of a part's sums."""
+    """Return how results are stored, and the bytes of an element: of D, or of partial sums."""
     d = problem.d
     size = (problem.accumulator if split else d.dtype).itemsize
     gated = problem.epilogue is not None and bool(problem.epilogue.gate)
@@ -323,8 +323,8 @@ def scales_of_instruction(blocks: BlockScales) -> int:
 def instruction_word(problem: Problem, config: Config, block: int = 0) -> int:
     """Return the instruction descriptor: types, majorness, M and N (PTX ISA; nothing saturates).
 
-    With scales it also says, in place of the type of the sums, which of the four scales of a row in
-    a tile are meant: those of the `block`-th instruction of a k_tile.
+    With scales it also says, instead of the accumulators' type, which of a row's four scales in a
+    tile are meant: those of the `block`-th instruction of a k_tile.
     """
     m, n = geometry(problem, config).mma
     scales = {}
@@ -332,7 +332,7 @@ def instruction_word(problem: Problem, config: Config, block: int = 0) -> int:
         first = block * scales_of_instruction(problem.blocks) % TILE_BLOCKS
         scales = {4: first, 23: _SCALED_KINDS[problem.blocks.dtype][1], 29: first}
     fields = {
-        4: _SUMS[problem.accumulator],
+        4: _ACCUMULATORS[problem.accumulator],
         7: _FORMATS[problem.a.dtype],
         10: _FORMATS[problem.b.dtype],
         15: shared_major(problem, "a") == "m",

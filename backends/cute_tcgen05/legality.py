@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.dtypes import DType
+from unigemm.problem.epilogue import BLOCK
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.device_limits import MAX_CLUSTER
@@ -19,7 +20,6 @@ from ..common.epilogue import (
 from ..common.groups import unsupported_groups
 from ..common.kernel_key import unsupported_memory, unsupported_parameter
 from .geometry import (
-    BLOCK,
     COLUMNS,
     HALF_TILE,
     K_TILE_BYTES,
@@ -27,10 +27,10 @@ from .geometry import (
     SCHEDULES,
     STORE_WARPS,
     WIDEST,
-    WIDEST_PROMOTED,
+    WIDEST_SCALED,
     Geometry,
     geometry,
-    is_promoted,
+    scales_k_tiles,
     shared_major,
 )
 
@@ -124,12 +124,12 @@ def _unsupported_tile(problem: Problem, config: Config) -> str | None:
 
 
 def unsupported_promotion(problem: Problem, config: Config) -> str | None:
-    """Say why a tile is none for scales of blocks, which multiply sums; None where it is one."""
-    if not is_promoted(problem):
+    """Say why a tile is none for scales of blocks of K; None where it is one."""
+    if not scales_k_tiles(problem):
         return None
     n = config.tile[1]
-    if n > WIDEST_PROMOTED:
-        return f"tile N {n}: a thread adds up a row in registers, of up to {WIDEST_PROMOTED}"
+    if n > WIDEST_SCALED:
+        return f"tile N {n}: a thread adds up a row in registers, of up to {WIDEST_SCALED}"
     if not scales_each_column(problem) and BLOCK % n:
         return f"tile N {n} does not divide the {BLOCK} columns that share a scale"
     return None
@@ -176,7 +176,7 @@ def _unsupported_cluster(config: Config, geo: Geometry) -> str | None:
 
 def _unsupported_memory(config: Config, geo: Geometry, target: Target) -> str | None:
     if geo.tensor_columns > COLUMNS:
-        return f"sums and scales take more than the {COLUMNS} columns of tensor memory"
+        return f"accumulators and scales take more than the {COLUMNS} columns of tensor memory"
     if config.stages < 2:
         return "the pipeline needs at least 2 stages"
     return unsupported_memory(geo.smem_bytes, target)

@@ -17,8 +17,8 @@ from tcgen05_plans import (
     plan_of,
     problem_of,
     spread,
+    with_clusters,
     with_config,
-    with_places,
 )
 from tcgen05_products import multiply, native
 from test_tcgen05 import B200, EXTENTS, loop_of, plans_of
@@ -166,7 +166,7 @@ def of_two_units(offer):
     if config.swap_ab:
         m, n = n, m
     extents = Extents(m, fitting(n, plan.problem.d), 128 * config.stages + 20)
-    target = with_places(plan.target, config, 1)
+    target = with_clusters(plan.target, config, 1)
     return with_config(replace(plan, extents=extents, target=target), config)
 
 
@@ -222,13 +222,13 @@ def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, offer):
     assert copied == [(start + tile) >> 4 | lines | plain for tile in tiles]
     # The second tile's columns begin in the middle of a tile of scales where 128 do not divide.
     first = geo.buffers * columns
-    places = []
+    expected = []
     for unit, of_unit in enumerate((k_tiles[: stages + 1], k_tiles[stages + 1 :])):
         inside = unit * columns % 128 // 32
         for k_tile, stage in enumerate(of_unit):
             at = first + stage * places_of_scales(each)
             for block in range(4 if k_tile < stages else 1):
                 along, byte = (block, 0) if packed else (0, block)
-                place = at + 4 * deep + 4 * of_b * along + inside
-                places += [(at + 4 * along, 128, byte), (place, columns, byte)] * ctas
-    assert scales == places
+                column = at + 4 * deep + 4 * of_b * along + inside
+                expected += [(at + 4 * along, 128, byte), (column, columns, byte)] * ctas
+    assert scales == expected

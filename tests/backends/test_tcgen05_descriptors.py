@@ -21,8 +21,8 @@ from tcgen05_plans import (
     offers,
     plan_of,
     spread,
+    with_clusters,
     with_config,
-    with_places,
 )
 from tcgen05_products import multiply, native
 from test_tcgen05_block_scales import instruction as of_scaled
@@ -127,7 +127,7 @@ def of_one_unit(offer):
     plan = replace(
         plan,
         extents=Extents(m, fitting(n, plan.problem.d), k),
-        target=with_places(plan.target, config, 1),
+        target=with_clusters(plan.target, config, 1),
     )
     return with_config(plan, config)
 

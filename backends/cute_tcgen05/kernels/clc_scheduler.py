@@ -127,5 +127,5 @@ def next_answer(
 
     Those of the next buffer of sums are the same where there are as many buffers, each of a unit.
     """
-    alike = geo.buffers == ANSWERS and not geo.promoted
+    alike = geo.buffers == ANSWERS and not geo.scales_k_tiles
     return buffer if alike else advance(slot, phase, ANSWERS)

@@ -53,7 +53,7 @@ def store(
     size = spec.output.width // 8
     columns = const_expr(chunk(spec))
     # Those of blocks are multiplied in where sums are promoted.
-    scale = () if const_expr(geo.promoted) else scale_of(scales.whole)
+    scale = () if const_expr(geo.scales_k_tiles) else scale_of(scales.whole)
     has_groups = const_expr(spec.problem.groups is not None)
     read = tcgen05.make_tmem_copy(
         cute.make_copy_atom(
@@ -62,16 +62,16 @@ def store(
         cute.flat_divide(sums[(None, None), 0, 0, 0], (ROWS, columns))[None, None, 0, 0],
     ).get_slice(thread)
     pair = pair_rank(spec, ranks)
-    total = cute.make_rmem_tensor(tile_n if const_expr(geo.promoted) else 1, spec.acc)
+    total = cute.make_rmem_tensor(tile_n if const_expr(geo.scales_k_tiles) else 1, spec.acc)
     buffer, buffer_phase, used = Int32(0), Int32(0), Int32(0)
     answer, heard = Int32(0), Int32(0)
     unit, fields, walk = first_of_groups(spec, first_unit, units, order, ranks)
     while unit < units:
         work = Work(*(fields if const_expr(has_groups) else work_unit(spec, unit, order, ranks)))
-        if const_expr(has_groups and not geo.promoted):
+        if const_expr(has_groups and not geo.scales_k_tiles):
             scale = scale_of(scales_of_group(scales, work.i0))
         extents = rows_of(spec, work, sizes)
-        if const_expr(geo.promoted):
+        if const_expr(geo.scales_k_tiles):
             buffer, buffer_phase = promote(
                 spec, sums, total, barriers, scales, slots, sizes, work, thread, pair, buffer,
                 buffer_phase,
@@ -109,7 +109,7 @@ def store(
             unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
         else:
             unit = following(spec, queue, unit, units, step, answer, heard)
-        if const_expr(not geo.promoted):
+        if const_expr(not geo.scales_k_tiles):
             buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
         answer, heard = next_answer(geo, answer, heard, (buffer, buffer_phase))
     if const_expr(has_groups):
@@ -138,7 +138,7 @@ def begin(spec: cutlass.Constexpr, reading: Reading, part: cutlass.Constexpr) ->
     read, source = reading.copy, reading.source
     identity = cute.make_identity_tensor((ROWS, chunk(spec)))
     held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.acc)
-    if const_expr(spec.geometry.promoted):
+    if const_expr(spec.geometry.scales_k_tiles):
         take(reading.total, part, held)
     elif const_expr(spec.split):
         held.fill(0)
@@ -165,7 +165,7 @@ def finish(
     The last part hands the buffer back. Before that, and if `ahead`, the next part is begun to be
     read, and returned. Sums that have been promoted are neither waited for nor scaled.
     """
-    coming, promoted = None, spec.geometry.promoted
+    coming, promoted = None, spec.geometry.scales_k_tiles
     if not promoted:
         cute.arch.fence_view_async_tmem_load()
     if part == count - 1:

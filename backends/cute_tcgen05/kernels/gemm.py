@@ -397,11 +397,11 @@ def multiply(
     unit, fields, walk = first_of_groups(spec, first_unit, units, order, ranks)
     while unit < units:
         work = Work(*(fields if const_expr(has_groups) else work_unit(spec, unit, order, ranks)))
-        if const_expr(not geo.promoted):
+        if const_expr(not geo.scales_k_tiles):
             cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
             after_sync()
         into = sums[None, None, None, buffer].iterator.toint()
-        if const_expr(geo.promoted):
+        if const_expr(geo.scales_k_tiles):
             for _ in cutlass.range(work.k_tiles, unroll=1):
                 cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
                 after_sync()
@@ -421,7 +421,7 @@ def multiply(
             stage, phase = multiply_to_the_end(
                 spec, into, sources, work.k_tiles, whole, left, stage, phase, ring, free
             )
-        if const_expr(not geo.promoted):
+        if const_expr(not geo.scales_k_tiles):
             announce(spec, summed + buffer, both)
             buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
         if const_expr(has_groups):

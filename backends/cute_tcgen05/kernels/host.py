@@ -52,8 +52,8 @@ def start(spec: Spec, of: Arguments) -> None:
         outer_steps += [step for steps in scales.blocks.steps for step in (steps.l0, steps.l1)]
         scales = scales._replace(blocks=())
     # Of split K those of blocks are in the parts already, and others multiply what is added up.
-    whole = () if geo.promoted else scales.whole
-    of_sums = Scales() if spec.split and not geo.promoted else scales
+    whole = () if geo.scales_k_tiles else scales.whole
+    of_sums = Scales() if spec.split and not geo.scales_k_tiles else scales
     layouts = (
         blackwell_helpers.make_smem_layout_a(mma, tiler, spec.operands[0], config.stages),
         blackwell_helpers.make_smem_layout_b(mma, tiler, spec.operands[1], config.stages),
