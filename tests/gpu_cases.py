@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
-from reference import Case, cupy_lib, lay_out, torch_lib
+from hypothesis import given, settings
+from reference import Case, check_case, compact, cupy_lib, lay_out, torch_lib
+from reference import cases as draw_cases
 
 import unigemm
+from unigemm.planning.config import Raster
 from unigemm.problem.dtypes import DType, output_dtypes
 
 LIBRARIES = ("cupy", "torch-cuda")
+LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
 def lib_named(name):
@@ -29,6 +36,77 @@ def tma_matrix(rows, columns, transposed, itemsize=2, units=1):
     unit = 16 // itemsize
     line = rows if transposed else columns
     return matrix(rows, columns, transposed, -line % unit + units * unit, 0)
+
+
+def check_product(
+    lib, sizes, layout, dtype, d=None, out=None, lay=None, exact=False, seed=0, **options
+):
+    """Multiply operands of a layout ("nt" has a column-major B) into `d`, or one without gaps.
+
+    `lay` arranges the operands: for TMA, where none is given.
+    """
+    m, n, k = sizes
+    lay = lay or partial(tma_matrix, itemsize=dtype.itemsize)
+    a, b = lay(m, k, layout[0] == "t"), lay(k, n, layout[1] == "t")
+    out = out or output_dtypes(dtype)[0]
+    case = Case(a, b, d or compact((m, n)), (m, n), dtype, out, exact, seed)
+    check_case(lib, case, **options)
+
+
+def check_drawn_products(lib, dtypes, options_of):
+    """Multiply forty products of any sizes, strides and offsets, with the options of their type."""
+
+    @settings(max_examples=40)
+    @given(case=draw_cases(largest=300, dtypes=dtypes, negative=lib.negative))
+    def run(case):
+        check_case(lib, case, **options_of(case.dtype))
+
+    run()
+
+
+def check_stacks(shapes, backend, precisions):
+    """Multiply stacks of whole numbers as bfloat16, and as float32 in the precisions."""
+    torch = pytest.importorskip("torch")
+    for a_shape, b_shape in shapes:
+        a = torch.randint(-2, 3, a_shape, device="cuda").float()
+        b = torch.randint(-2, 3, b_shape, device="cuda").float()
+        expected = a.double() @ b.double()
+        got = unigemm.matmul(a.bfloat16(), b.bfloat16(), backend=backend, dtype="float32")
+        assert torch.equal(got.double(), expected)
+        for precision in precisions:
+            got = unigemm.matmul(a, b, backend=backend, precision=precision)
+            assert torch.equal(got.double(), expected)
+
+
+def check_configurations(dtype, sizes, layout, draw, legal_of, split_of, planned, **options):
+    """Run a sample of the configurations that `legal_of` a plan gives.
+
+    The operands are whole numbers, so that every order of additions is exact. `split_of` says in
+    how many parts K is split, `planned` returns a plan with a configuration.
+    """
+    torch = pytest.importorskip("torch")
+    m, n, k = sizes
+    native = getattr(torch, dtype.value)
+    a = torch.randint(-2, 3, (m, k), device="cuda")
+    b = torch.randint(-2, 3, (k, n), device="cuda")
+    expected = a.double() @ b.double()
+    a, b = (
+        x.float().to(native) if letter == "n" else x.T.contiguous().float().to(native).T
+        for x, letter in zip((a, b), layout, strict=True)
+    )
+    for out_dtype in output_dtypes(dtype)[:2]:
+        first = unigemm.plan(a, b, dtype=out_dtype.value, **options)
+        legal = legal_of(first)
+        assert legal
+        native_out = getattr(torch, out_dtype.value)
+        rounded = expected.to(native_out).double()
+        for i, base in enumerate(draw.sample(legal, min(8, len(legal)))):
+            raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
+            split = split_of(base) if base.split_k > 1 else 1
+            plan = planned(first, replace(base, split_k=split, raster=raster))
+            out = torch.full((m, n), 77, device="cuda", dtype=native_out)
+            unigemm.matmul(a, b, out, plan=plan, precision=options["precision"])
+            assert torch.equal(out.double(), rounded), str(plan.config)
 
 
 def odd_case():

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from gpu_cases import LIBRARIES, lib_named, matrix
-from hypothesis import given, settings
-from reference import EVERYWHERE, Case, check_case, compact, torch_lib
-from reference import cases as draw_cases
+from gpu_cases import (
+    LAYOUTS,
+    LIBRARIES,
+    check_drawn_products,
+    check_product,
+    lib_named,
+    matrix,
+)
+from reference import EVERYWHERE, Case, check_case, torch_lib
 
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
@@ -30,40 +36,25 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_drawn_products_are_right_and_touch_nothing_else(name, part):
-    lib = lib_named(name)
-
-    @settings(max_examples=40)
-    @given(case=draw_cases(largest=300, dtypes=EVERYWHERE, negative=lib.negative))
-    def run(case):
-        check_case(lib, case, backend="cute_simt")
-
-    run()
+    check_drawn_products(lib_named(name), EVERYWHERE, lambda _: {"backend": "cute_simt"})
 
 
 SIZES = [(1, 1, 1), (1, 257, 64), (130, 1, 200), (129, 127, 33), (64, 300, 129), (255, 256, 257)]
 ALIGNED, ODD = (16, 0), (3, 1)
 
 
-@pytest.mark.parametrize("place", [ALIGNED, ODD], ids=["aligned", "odd"])
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(("pad", "shift"), [ALIGNED, ODD], ids=["aligned", "odd"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", EVERYWHERE, ids=str)
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_every_layout_dtype_and_offset_at_awkward_sizes(name, dtype, layout, place):
-    lib = lib_named(name)
-    pad, shift = place
-    for i, (m, n, k) in enumerate(SIZES):
+def test_every_layout_dtype_and_offset_at_awkward_sizes(name, dtype, layout, pad, shift):
+    lay = partial(matrix, pad=pad, shift=shift)
+    for i, sizes in enumerate(SIZES):
         for out_dtype in (dtype, DType.FLOAT32) if dtype.itemsize == 2 else (dtype,):
-            case = Case(
-                a=matrix(m, k, layout[0] == "t", pad, shift),
-                b=matrix(k, n, layout[1] == "t", pad, shift),
-                d=matrix(m, n, i % 2 == 1, pad, shift),
-                shape=(m, n),
-                dtype=dtype,
-                out_dtype=out_dtype,
-                exact=False,
-                seed=i,
-            )
-            check_case(lib, case, backend="cute_simt")
+            check_product(
+                lib_named(name), sizes, layout, dtype, lay(*sizes[:2], i % 2 == 1), out_dtype, lay,
+                seed=i, backend="cute_simt",
+            )  # fmt: skip
 
 
 @pytest.mark.parametrize("split", [1, 2, 3, 7])
@@ -88,12 +79,11 @@ def test_every_configuration_raster_and_split_gives_the_product(dtype, split):
         np.testing.assert_array_equal(cupy.asnumpy(out), expected, err_msg=str(plan.config))
 
 
-@pytest.mark.parametrize("place", [ALIGNED, ODD], ids=["aligned", "odd"])
+@pytest.mark.parametrize(("pad", "shift"), [ALIGNED, ODD], ids=["aligned", "odd"])
 @pytest.mark.parametrize("dtype", EVERYWHERE, ids=str)
-def test_few_rows_of_either_operand_give_the_product(dtype, place):
+def test_few_rows_of_either_operand_give_the_product(dtype, pad, shift):
     """The dot schedule reads a K-major B: here as a transpose; A as it is, and as one."""
     lib = torch_lib("cuda")
-    pad, shift = place
     for seed, (m, n, k) in enumerate([(1, 1, 5), (1, 1, 70001), (3, 130, 1027), (8, 77, 4099),
                                       (50, 2, 3000), (1, 3000, 64), (5, 7, 300000)]):  # fmt: skip
         b, d = matrix(k, n, True, pad, shift), matrix(m, n, seed % 2 == 1, pad, shift)
@@ -225,7 +215,7 @@ def assert_only_the_product_is_written(a, b, d, buffer, plan):
 
 
 @pytest.mark.parametrize("pad", [0, 1, 4])
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", TAILED, ids=str)
 def test_only_the_tiles_of_the_last_round_have_parts(shape, layout, pad):
     for k in (97, 256):
@@ -239,7 +229,7 @@ CLUSTERED = [
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", CLUSTERED, ids=str)
 def test_ctas_of_a_cluster_add_up_their_parts_of_k(shape, layout, count):
     """Of K that all have, that one has less of, and that some have nothing of."""
@@ -260,7 +250,7 @@ STREAMED = [
 
 
 @pytest.mark.parametrize("pad", [0, 1, 4])
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", STREAMED, ids=str)
 def test_ctas_share_the_k_tiles_of_all_tiles(shape, layout, pad):
     for k, few in ((97, False), (256, False), (1000, True)):
@@ -268,7 +258,7 @@ def test_ctas_share_the_k_tiles_of_all_tiles(shape, layout, pad):
 
 
 @pytest.mark.parametrize("schedule", ["", "tail", "stream"])
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_operands_are_copied_first_by_every_schedule(layout, schedule):
     for k, pad in ((97, 1), (1000, 3)):
         assert_only_the_product_is_written(*copied_of(schedule, layout, pad, k))
@@ -287,7 +277,7 @@ def fed_of(tile, warps, schedule, split, layout, pad, k, repacked=False):
 
 
 @pytest.mark.parametrize("pad", [0, 1, 4])
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("fed", FED, ids=str)
 def test_warps_that_only_copy_bring_what_the_others_multiply(fed, layout, pad):
     for k in (97, 500):
@@ -303,7 +293,7 @@ STRIPPED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("stripped", STRIPPED, ids=str)
 def test_rows_and_columns_that_are_left_over_are_a_strip(stripped, layout):
     schedule, split, pad, count, columns = stripped
@@ -315,7 +305,7 @@ def test_rows_and_columns_that_are_left_over_are_a_strip(stripped, layout):
         )
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("stripped", STRIPPED[:4], ids=str)
 def test_strips_are_bitwise_the_same_from_run_to_run_and_in_a_graph(stripped, layout):
     schedule, split, pad, count, columns = stripped
@@ -475,10 +465,10 @@ def test_small_matrices_for_the_sanitizer():
     for dtype in EVERYWHERE:
         for layout in ("nn", "tt"):
             for pad, shift in (ALIGNED, ODD):
-                a = matrix(33, 70, layout[0] == "t", pad, shift)
-                b = matrix(70, 17, layout[1] == "t", pad, shift)
-                case = Case(a, b, compact((33, 17)), (33, 17), dtype, dtype, False, 1)
-                check_case(lib, case, backend="cute_simt")
+                check_product(
+                    lib, (33, 17, 70), layout, dtype, out=dtype, seed=1, backend="cute_simt",
+                    lay=partial(matrix, pad=pad, shift=shift),
+                )  # fmt: skip
     for a, b, d, _, plan in (
         tail_of(*TAILED[0], "nt", 1, 40), stream_of(*STREAMED[0], "nt", 1, 40),
         stream_of(*STREAMED[0], "nn", 1, 200, few=True), fed_of(*FED[1], "nt", 1, 40),

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from gpu_cases import LIBRARIES, lib_named, matrix, tma_matrix
-from reference import Case, check_case, compact, torch_lib
+from gpu_cases import (
+    LAYOUTS,
+    LIBRARIES,
+    check_configurations,
+    check_product,
+    check_stacks,
+    lib_named,
+    matrix,
+    tma_matrix,
+)
+from reference import torch_lib
 
 import unigemm
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.candidates import offered
 from unigemm.backends.cutile.geometry import features
-from unigemm.planning.config import Raster
 from unigemm.problem.dtypes import FLOAT8, INPUTS, DType, output_dtypes
 from unigemm.problem.problem import Extents, MatrixType, Problem
 
 pytestmark = pytest.mark.gpu
 
 SIXTEEN = (DType.BFLOAT16, DType.FLOAT16)
-LAYOUTS = ("nn", "nt", "tn", "tt")
 KINDS = [(dtype, "tf32" if dtype is DType.FLOAT32 else "ieee") for dtype in INPUTS]
 SIZES = [(1, 8, 8), (7, 8, 64), (1, 4096, 512), (130, 1, 200), (129, 127, 33), (300, 264, 1032)]
 
@@ -56,26 +64,19 @@ def test_products_at_awkward_sizes(target, name, dtype, precision, layout):
         pytest.skip("the float8 arrays of CuPy are tested through PyTorch's")
     lib = lib_named(name)
     options = {"precision": precision} if dtype is DType.FLOAT32 else {}
-    for i, sizes in enumerate(SIZES):
-        m, n, k = fitted(target, sizes, dtype)
+    for i, wanted in enumerate(SIZES):
+        m, n, _ = sizes = fitted(target, wanted, dtype)
         for out_dtype in output_dtypes(dtype):
             for d in (
                 tma_matrix(m, n, i % 2 == 1, out_dtype.itemsize),
                 matrix(m, n, False, 3, 1),
                 matrix(m, n, i % 2 == 0, 2, 2),
-                compact((m, n)),
+                None,
             ):
-                case = Case(
-                    a=tma_matrix(m, k, layout[0] == "t", dtype.itemsize),
-                    b=tma_matrix(k, n, layout[1] == "t", dtype.itemsize),
-                    d=d,
-                    shape=(m, n),
-                    dtype=dtype,
-                    out_dtype=out_dtype,
-                    exact=i % 2 == 1,
-                    seed=i,
-                )
-                check_case(lib, case, backend="cutile", **options)
+                check_product(
+                    lib, sizes, layout, dtype, d, out_dtype, exact=i % 2 == 1, seed=i,
+                    backend="cutile", **options,
+                )  # fmt: skip
 
 
 @pytest.mark.parametrize("first", range(4))
@@ -96,74 +97,47 @@ def test_all_sizes_in_awkward_steps(target, first):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_lies_behind_k_is_not_multiplied(target, layout):
     """Not-a-numbers between the lines, and a K ending within a k_tile: zeros take their place."""
-    lib = torch_lib("cuda")
     for k in fitted(target, (1, 7, 63, 65, 129, 1000), DType.BFLOAT16):
-        case = Case(
-            a=tma_matrix(136, k, layout[0] == "t", DType.BFLOAT16.itemsize, units=8),
-            b=tma_matrix(k, 72, layout[1] == "t", DType.BFLOAT16.itemsize, units=8),
-            d=compact((136, 72)),
-            shape=(136, 72),
-            dtype=DType.BFLOAT16,
-            out_dtype=DType.FLOAT32,
-            exact=False,
-            seed=k,
-        )
-        check_case(lib, case, backend="cutile")
+        check_product(
+            torch_lib("cuda"), (136, 72, k), layout, DType.BFLOAT16, out=DType.FLOAT32,
+            lay=partial(tma_matrix, units=8), seed=k, backend="cutile",
+        )  # fmt: skip
 
 
 def test_stacks_and_shared_operands():
-    torch = pytest.importorskip("torch")
-    for a_shape, b_shape in [
+    shapes = [
         ((3, 64, 72), (3, 72, 40)),
         ((5, 2, 30, 64), (2, 64, 48)),
         ((1, 4, 33, 64), (6, 1, 64, 24)),
         ((2, 3, 1, 40, 16), (3, 5, 16, 8)),
         ((7, 1, 64), (7, 64, 128)),
         ((4, 16, 4096), (4, 4096, 16)),
-    ]:
-        a = torch.randint(-2, 3, a_shape, device="cuda").float()
-        b = torch.randint(-2, 3, b_shape, device="cuda").float()
-        expected = a.double() @ b.double()
-        got = unigemm.matmul(a.bfloat16(), b.bfloat16(), backend="cutile", dtype="float32")
-        assert torch.equal(got.double(), expected)
-        got = unigemm.matmul(a, b, backend="cutile", precision="tf32")
-        assert torch.equal(got.double(), expected)
+    ]
+    check_stacks(shapes, "cutile", ["tf32"])
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(("dtype", "precision"), KINDS, ids=str)
 def test_configurations_of_every_kind_give_the_product(target, dtype, precision, seed):
-    """A sample of all that are offered; whole numbers, so that every order of sums is exact."""
-    torch = pytest.importorskip("torch")
     takes(target, dtype, precision)
     draw = random.Random(f"{dtype}{seed}")
-    m, n, k = draw.choice([(720, 528, 912), (208, 784, 1552), (32, 400, 2064), (704, 528, 912)])
-    native = getattr(torch, dtype.value)
-    a = torch.randint(-2, 3, (m, k), device="cuda")
-    b = torch.randint(-2, 3, (k, n), device="cuda")
-    expected = a.double() @ b.double()
+    sizes = draw.choice([(720, 528, 912), (208, 784, 1552), (32, 400, 2064), (704, 528, 912)])
     layout = "nt" if dtype.itemsize == 1 else draw.choice(LAYOUTS)
-    a, b = (
-        x.float().to(native) if letter == "n" else x.T.contiguous().float().to(native).T
-        for x, letter in zip((a, b), layout, strict=True)
-    )
-    for out_dtype in output_dtypes(dtype)[:2]:
-        options = {"dtype": out_dtype.value, "backend": "cutile", "precision": precision}
-        first = unigemm.plan(a, b, **options)
-        legal = list(offered(first.problem, first.target))
-        for i, base in enumerate(draw.sample(legal, min(8, len(legal)))):
-            raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
-            steps = -(-k // base.tile[2])
-            none_empty = [parts for parts in (2, 3, 5) if -(-steps // -(-steps // parts)) == parts]
-            split = draw.choice(none_empty) if base.split_k > 1 else 1
-            config = replace(base, split_k=split, raster=raster)
-            scratch = BACKEND.workspace_bytes(first.problem, first.extents, first.target, config)
-            plan = replace(first, config=config, workspace_bytes=scratch)
-            native_out = getattr(torch, out_dtype.value)
-            out = torch.full((m, n), 77, device="cuda", dtype=native_out)
-            unigemm.matmul(a, b, out, plan=plan, precision=precision)
-            rounded = expected.to(native_out).double()
-            assert torch.equal(out.double(), rounded), str(plan.config)
+
+    def split_of(config):
+        steps = -(-sizes[2] // config.tile[2])
+        return draw.choice([x for x in (2, 3, 5) if -(-steps // -(-steps // x)) == x])
+
+    check_configurations(
+        dtype, sizes, layout, draw, lambda first: list(offered(first.problem, first.target)),
+        split_of, planned, backend="cutile", precision=precision,
+    )  # fmt: skip
+
+
+def planned(first, config):
+    """Return the plan with another configuration."""
+    scratch = BACKEND.workspace_bytes(first.problem, first.extents, first.target, config)
+    return replace(first, config=config, workspace_bytes=scratch)
 
 
 def copied_first(a, b, draw, split=1):
@@ -173,9 +147,7 @@ def copied_first(a, b, draw, split=1):
     if not found:
         pytest.skip("no operands are copied first on this device, or none need be")
     base = draw.choice([c for c in found if (c.split_k > 1) == (split > 1)])
-    config = replace(base, split_k=split)
-    scratch = BACKEND.workspace_bytes(first.problem, first.extents, first.target, config)
-    return replace(first, config=config, workspace_bytes=scratch)
+    return planned(first, replace(base, split_k=split))
 
 
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
@@ -277,10 +249,7 @@ def test_small_matrices_for_the_sanitizer(target):
     lib = torch_lib("cuda")
     for dtype in (DType.BFLOAT16, DType.FLOAT32, DType.INT8):
         options = {"precision": "tf32"} if dtype is DType.FLOAT32 else {}
-        m, n, k = fitted(target, (33, 17, 1070), dtype)
+        m, n, _ = sizes = fitted(target, (33, 17, 1070), dtype)
         for layout in ("nn", "tt") if dtype.itemsize > 1 else ("nt",):
-            for d_of in (compact((m, n)), matrix(m, n, False, 3, 1)):
-                a = tma_matrix(m, k, layout[0] == "t", dtype.itemsize)
-                b = tma_matrix(k, n, layout[1] == "t", dtype.itemsize)
-                case = Case(a, b, d_of, (m, n), dtype, output_dtypes(dtype)[0], False, 1)
-                check_case(lib, case, backend="cutile", **options)
+            for d in (None, matrix(m, n, False, 3, 1)):
+                check_product(lib, sizes, layout, dtype, d, seed=1, backend="cutile", **options)

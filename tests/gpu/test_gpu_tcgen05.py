@@ -8,10 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from block_scaled import E4M3, E5M2, PAIRS, assert_near, draw
-from gpu_cases import LIBRARIES, lib_named, matrix, needs_blackwell, tma_matrix
-from hypothesis import given, settings
-from reference import Case, check_case, compact
-from reference import cases as draw_cases
+from gpu_cases import (
+    LAYOUTS,
+    LIBRARIES,
+    check_drawn_products,
+    check_product,
+    lib_named,
+    matrix,
+    needs_blackwell,
+    tma_matrix,
+)
 from tcgen05_plans import with_config
 
 import unigemm
@@ -22,7 +28,6 @@ from unigemm.problem.dtypes import INPUTS, DType, output_dtypes
 pytestmark = pytest.mark.gpu
 
 TYPES = [dtype for dtype in INPUTS if dtype is not DType.FLOAT64]
-LAYOUTS = ("nn", "nt", "tn", "tt")
 SIZES = [(1, 8, 16), (7, 16, 64), (130, 1, 200), (129, 127, 33), (300, 264, 1032), (1500, 2000, 96)]
 
 
@@ -48,36 +53,15 @@ def awkward_sizes(lib, dtype, layout, sizes):
     """Multiply into every kind of D: by TMA, from registers, turned."""
     for seed, (m, n, k) in enumerate(sizes):
         for out in output_dtypes(dtype):
-            places = (
-                tma_matrix(m, n, seed % 2 == 1, out.itemsize),
-                matrix(m, n, False, 3, 1),
-                compact((m, n)),
-            )
-            for d in places:
-                case = Case(
-                    a=tma_matrix(m, k, layout[0] == "t", dtype.itemsize),
-                    b=tma_matrix(k, n, layout[1] == "t", dtype.itemsize),
-                    d=d,
-                    shape=(m, n),
-                    dtype=dtype,
-                    out_dtype=out,
-                    exact=False,
-                    seed=seed,
-                )
-                check_case(lib, case, **options(dtype))
+            by_tma = tma_matrix(m, n, seed % 2 == 1, out.itemsize)
+            for d in (by_tma, matrix(m, n, False, 3, 1), None):
+                check_product(lib, (m, n, k), layout, dtype, d, out, seed=seed, **options(dtype))
 
 
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_any_strides_and_offsets_are_multiplied_and_nothing_else_changes(name, part):
-    lib = lib_named(name)
-
-    @settings(max_examples=40)
-    @given(case=draw_cases(largest=300, dtypes=tuple(TYPES[:3]), negative=lib.negative))
-    def run(case):
-        check_case(lib, case, **options(case.dtype))
-
-    run()
+    check_drawn_products(lib_named(name), tuple(TYPES[:3]), options)
 
 
 @pytest.mark.parametrize("seed", range(8))

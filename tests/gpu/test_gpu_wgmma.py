@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from gpu_cases import (
     FEW_ROWS,
+    LAYOUTS,
     LIBRARIES,
+    check_configurations,
+    check_drawn_products,
+    check_product,
+    check_stacks,
     few_rows_case,
     lib_named,
     matrix,
     needs_hopper,
     tma_matrix,
 )
-from hypothesis import given, settings
-from reference import Case, check_case, compact, torch_lib
-from reference import cases as draw_cases
+from reference import check_case, torch_lib
 
 import unigemm
 from unigemm.backends.cute_wgmma.candidates import offered, scratch_bytes
@@ -30,7 +34,6 @@ pytestmark = pytest.mark.gpu
 
 SIXTEEN = (DType.BFLOAT16, DType.FLOAT16)
 EIGHT = (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.INT8)
-LAYOUTS = ("nn", "nt", "tn", "tt")
 TMA_SIZES = [(1, 8, 8), (7, 8, 64), (1, 4096, 512), (130, 1, 200), (129, 127, 33), (300, 264, 1032)]
 
 
@@ -44,70 +47,49 @@ def _on_hopper():
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_products_at_awkward_sizes(name, dtype, layout):
     lib = lib_named(name)
-    for i, (m, n, k) in enumerate(TMA_SIZES):
+    for i, sizes in enumerate(TMA_SIZES):
+        m, n, _ = sizes
         for out_dtype, d in (
             (dtype, tma_matrix(m, n, i % 2 == 1)),
             (dtype, matrix(m, n, False, 3, 1)),
             (DType.FLOAT32, matrix(m, n, False, 2, 2)),
-            (DType.FLOAT32, compact((m, n))),
+            (DType.FLOAT32, None),
         ):
-            case = Case(
-                a=tma_matrix(m, k, layout[0] == "t"),
-                b=tma_matrix(k, n, layout[1] == "t"),
-                d=d,
-                shape=(m, n),
-                dtype=dtype,
-                out_dtype=out_dtype,
-                exact=False,
-                seed=i,
-            )
-            check_case(lib, case, backend="cute_wgmma")
+            check_product(lib, sizes, layout, dtype, d, out_dtype, seed=i, backend="cute_wgmma")
 
 
-def check_random_cases(lib, dtypes, examples, **options):
-    @settings(max_examples=examples)
-    @given(case=draw_cases(largest=300, dtypes=dtypes, negative=lib.negative))
-    def run(case):
-        check_case(lib, case, backend="cute_wgmma", **options)
-
-    run()
+def check_drawn(lib, dtypes, **options):
+    check_drawn_products(lib, dtypes, lambda _: {"backend": "cute_wgmma", **options})
 
 
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_any_strides_and_offsets_are_multiplied_and_nothing_else_changes(name, part):
-    check_random_cases(lib_named(name), SIXTEEN, 40)
+    check_drawn(lib_named(name), SIXTEEN)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_float32_in_tf32(name, precision):
-    check_random_cases(lib_named(name), (DType.FLOAT32,), 40, precision=precision)
+    check_drawn(lib_named(name), (DType.FLOAT32,), precision=precision)
 
 
 @pytest.mark.parametrize("dtype", EIGHT, ids=str)
 def test_eight_bits(dtype):
-    check_random_cases(torch_lib("cuda"), (dtype,), 40)
+    check_drawn(torch_lib("cuda"), (dtype,))
 
 
 @pytest.mark.parametrize("dtype", [*SIXTEEN, *EIGHT, DType.FLOAT32], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_odd_places_in_every_layout(layout, dtype):
-    lib = torch_lib("cuda")
+def test_odd_addresses_in_every_layout(layout, dtype):
     options = {"precision": "3xtf32"} if dtype is DType.FLOAT32 else {}
-    for i, (m, n, k) in enumerate([(129, 127, 1033), (64, 300, 129), (255, 257, 63), (5, 9, 7)]):
+    lay = partial(matrix, pad=3, shift=1)
+    for i, sizes in enumerate([(129, 127, 1033), (64, 300, 129), (255, 257, 63), (5, 9, 7)]):
         for out_dtype in output_dtypes(dtype):
-            case = Case(
-                a=matrix(m, k, layout[0] == "t", 3, 1),
-                b=matrix(k, n, layout[1] == "t", 3, 1),
-                d=matrix(m, n, i % 2 == 1, 3, 1),
-                shape=(m, n),
-                dtype=dtype,
-                out_dtype=out_dtype,
-                exact=False,
-                seed=i,
-            )
-            check_case(lib, case, backend="cute_wgmma", **options)
+            check_product(
+                torch_lib("cuda"), sizes, layout, dtype, lay(*sizes[:2], i % 2 == 1), out_dtype,
+                lay, seed=i, backend="cute_wgmma", **options,
+            )  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", "nt")
@@ -135,23 +117,15 @@ def test_all_sizes_in_awkward_steps(first):
 
 
 def test_stacks_and_shared_operands():
-    torch = pytest.importorskip("torch")
-    for a_shape, b_shape in [
+    shapes = [
         ((3, 64, 72), (3, 72, 40)),
         ((5, 2, 30, 64), (2, 64, 48)),
         ((1, 4, 33, 64), (6, 1, 64, 24)),
         ((2, 3, 1, 40, 16), (3, 5, 16, 8)),
         ((5, 2, 30, 63), (2, 63, 47)),
         ((1, 4, 33, 31), (6, 1, 31, 25)),
-    ]:
-        a = torch.randint(-2, 3, a_shape, device="cuda").float()
-        b = torch.randint(-2, 3, b_shape, device="cuda").float()
-        expected = a.double() @ b.double()
-        got = unigemm.matmul(a.bfloat16(), b.bfloat16(), backend="cute_wgmma", dtype="float32")
-        assert torch.equal(got.double(), expected)
-        for precision in ("tf32", "3xtf32"):
-            got = unigemm.matmul(a, b, backend="cute_wgmma", precision=precision)
-            assert torch.equal(got.double(), expected)
+    ]
+    check_stacks(shapes, "cute_wgmma", ["tf32", "3xtf32"])
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -166,39 +140,23 @@ def test_stacks_and_shared_operands():
     ],
 )
 def test_configurations_of_every_kind_give_the_product(dtype, precision, seed):
-    """A sample of all that are offered; whole numbers, so that every order of sums is exact."""
-    torch = pytest.importorskip("torch")
     draw = random.Random(f"{dtype}{precision}{seed}")
-    m, n, k = draw.choice([(712, 528, 904), (200, 776, 1544), (31, 400, 2056), (701, 523, 907)])
-    native = getattr(torch, dtype.value)
-    a = torch.randint(-2, 3, (m, k), device="cuda")
-    b = torch.randint(-2, 3, (k, n), device="cuda")
-    expected = a.double() @ b.double()
-    layout = draw.choice(LAYOUTS)
-    a, b = (
-        x.float().to(native) if letter == "n" else x.T.contiguous().float().to(native).T
-        for x, letter in zip((a, b), layout, strict=True)
-    )
-    for out_dtype in output_dtypes(dtype)[:2]:
-        options = {"dtype": out_dtype.value, "backend": "cute_wgmma", "precision": precision}
-        first = unigemm.plan(a, b, **options)
-        legal = [
-            c for c in offered(first.problem, first.target)
-            if k // c.tile[2] >= 3 * c.cluster_k
-        ]  # fmt: skip
-        assert legal
-        for i, base in enumerate(draw.sample(legal, min(8, len(legal)))):
-            raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
-            split = draw.choice((2, 3)) if base.split_k > 1 else 1
-            config = replace(base, split_k=split, raster=raster)
-            seen, sizes = config.oriented(first.problem), config.oriented(first.extents)
-            scratch = scratch_bytes(seen, sizes, config)
-            plan = replace(first, config=config, workspace_bytes=scratch)
-            native_out = getattr(torch, out_dtype.value)
-            out = torch.full((m, n), 77, device="cuda", dtype=native_out)
-            unigemm.matmul(a, b, out, plan=plan, precision=precision)
-            rounded = expected.to(native_out).double()
-            assert torch.equal(out.double(), rounded), str(plan.config)
+    sizes = draw.choice([(712, 528, 904), (200, 776, 1544), (31, 400, 2056), (701, 523, 907)])
+
+    def legal_of(first):
+        found = offered(first.problem, first.target)
+        return [c for c in found if sizes[2] // c.tile[2] >= 3 * c.cluster_k]
+
+    check_configurations(
+        dtype, sizes, draw.choice(LAYOUTS), draw, legal_of, lambda _: draw.choice((2, 3)), planned,
+        backend="cute_wgmma", precision=precision,
+    )  # fmt: skip
+
+
+def planned(first, config):
+    """Return the plan with another configuration."""
+    seen, sizes = config.oriented(first.problem), config.oriented(first.extents)
+    return replace(first, config=config, workspace_bytes=scratch_bytes(seen, sizes, config))
 
 
 @pytest.mark.parametrize("shape", [(300, 200, 1000), (16, 2048, 7168), (64, 64, 20000), (7, 9, 33)])
@@ -252,7 +210,7 @@ def test_a_replayed_graph_reads_the_new_scale():
     ],
     ids=str,
 )
-def test_sums_are_shared_out_where_the_columns_do_not_go_round(change):
+def test_accumulators_are_shared_out_where_the_columns_do_not_go_round(change):
     """Members of a cluster or of a CTA add up different numbers of columns, some of them none."""
     torch = pytest.importorskip("torch")
     m, n, k = min(change["tile"][0], 100), 203, 5000
@@ -261,9 +219,7 @@ def test_sums_are_shared_out_where_the_columns_do_not_go_round(change):
     first = unigemm.plan(a, b, dtype="float32", backend="cute_wgmma")
     config = Config(stages=6, schedule="cooperative", **{"warps": (4, 1), **change})
     assert unsupported_reason(first.problem, config, first.target) is None
-    scratch = scratch_bytes(first.problem, first.extents, config)
-    plan = replace(first, config=config, workspace_bytes=scratch)
-    got = unigemm.matmul(a, b, plan=plan, dtype="float32")
+    got = unigemm.matmul(a, b, plan=planned(first, config), dtype="float32")
     assert torch.equal(got.double(), a.double() @ b.double())
 
 
@@ -287,8 +243,7 @@ def test_large_clusters_for_the_sanitizer(cluster):
             schedule=schedule, raster=Raster("m", 8),
         )  # fmt: skip
         assert unsupported_reason(first.problem, config, first.target) is None
-        scratch = scratch_bytes(first.problem, first.extents, config)
-        unigemm.matmul(a, b, out, plan=replace(first, config=config, workspace_bytes=scratch))
+        unigemm.matmul(a, b, out, plan=planned(first, config))
         assert torch.equal(out.double(), expected)
         out.fill_(77)
         assert bool((held == 77).all())
@@ -301,11 +256,10 @@ def test_small_matrices_for_the_sanitizer():
         options = {"precision": "3xtf32"} if dtype is DType.FLOAT32 else {}
         for layout in ("nn", "tt"):
             for pad, shift in ((16, 0), (3, 1)):
-                a = matrix(33, 1070, layout[0] == "t", pad, shift)
-                b = matrix(1070, 17, layout[1] == "t", pad, shift)
-                out = output_dtypes(dtype)[0]
-                case = Case(a, b, compact((33, 17)), (33, 17), dtype, out, False, 1)
-                check_case(lib, case, backend="cute_wgmma", **options)
+                check_product(
+                    lib, (33, 17, 1070), layout, dtype, lay=partial(matrix, pad=pad, shift=shift),
+                    seed=1, backend="cute_wgmma", **options,
+                )  # fmt: skip
 
 
 def test_its_accuracy_in_3xtf32_is_that_of_float32():
