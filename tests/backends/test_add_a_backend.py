@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
 import unigemm
 
@@ -106,14 +105,7 @@ def process(tmp_path_factory):
 
     def run(*arguments, **variables):
         path = os.pathsep.join((str(site), str(ROOT)))
-        return subprocess.run(
-            [sys.executable, *arguments],
-            env={**os.environ, "PYTHONPATH": path, **variables},
-            cwd=site,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return python(*arguments, cwd=site, PYTHONPATH=path, **variables)
 
     return run
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
 from made import made
+from processes import output_of
 from sampling import ALL
 from test_cutile import EXTENTS, LAYOUTS, plan_of, problem_of, taken
 
@@ -312,17 +310,9 @@ def test_a_bundle_made_here_serves_a_machine_without_tileiras(tmp_path):
     plan = unigemm.plan(spec, spec, target="sm_90a", backend="cutile")
     made = unigemm.compile(plan, cache=cache)
     cache.export_bundle(tmp_path / "bundle")
-    environment = {
-        **os.environ,
-        "UNIGEMM_CACHE_DIR": str(tmp_path / "other"),
-        "UNIGEMM_CACHE_BUNDLES": str(tmp_path / "bundle"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", TRAVELLER], env=environment, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[0] == made.entry.digest
+    folders = {"CACHE_DIR": tmp_path / "other", "CACHE_BUNDLES": tmp_path / "bundle"}
+    found = output_of("-c", TRAVELLER, **{f"UNIGEMM_{name}": x for name, x in folders.items()})
+    assert found.split()[0] == made.entry.digest
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

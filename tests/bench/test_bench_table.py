@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -27,20 +27,15 @@ OPTIONS = ("--suite", "odd", "--layout", "nn", "-k", "7x13x31", "--dtype", "floa
 
 def bench(*options, **environment):
     pytest.importorskip("pytest_benchmark", reason="pytest-benchmark is not installed")
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "fake_bench", "bench", *OPTIONS, *map(str, options)],
-        cwd=ROOT,
-        env={
-            **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},  # not xdist's
-            "COLUMNS": "80",
-            "CUDA_VISIBLE_DEVICES": "",
-            "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"))),
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {
+        **{name: None for name in os.environ if name.startswith("PYTEST_")},  # xdist's
+        "COLUMNS": 80,
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"))),
+        **environment,
+    }
+    command = ("-m", "pytest", "-p", "fake_bench", "bench", *OPTIONS, *options)
+    return python(*command, cwd=ROOT, **environment)
 
 
 def test_the_table_shows_the_devices_time_with_the_baseline_beside_each_backend(tmp_path):

@@ -6,13 +6,13 @@ import argparse
 import json
 import lzma
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from processes import output_of, python
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -214,10 +214,9 @@ def test_nothing_is_measured_after_the_time(tmp_path):
 
 
 def test_a_dry_run_says_what_would_be_measured():
-    command = [sys.executable, "-m", "bench.collect", "--dry-run", "--kinds", "float8_e4m3fn=2"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    command = ("-m", "bench.collect", "--dry-run", "--kinds")
+    found = output_of(*command, "float8_e4m3fn=2", cwd=ROOT)
     assert "float8_e4m3fn: 2 problems, 16 best, " in found
-    wrong = [*command[:-1], "float8_e4m3fn"]
-    failed = subprocess.run(wrong, cwd=ROOT, capture_output=True, text=True)
+    failed = python(*command, "float8_e4m3fn", cwd=ROOT)
     assert failed.returncode == 2
     assert "write float8_e4m3fn=24" in failed.stderr

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from cache_fakes import (
     never,
     worker,
 )
+from processes import output_of
 
 from unigemm.cache import Cache, compile_count, default_cache
 from unigemm.cache import layers as cache_module
@@ -454,5 +454,4 @@ def test_importing_the_cache_imports_no_array_library_and_no_compiler():
         "import sys, unigemm.cache; "
         "print(sorted({'numpy', 'torch', 'cupy', 'cutlass', 'cuda', 'rich'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert output_of("-c", code).strip() == "[]"

@@ -16,6 +16,7 @@ from pathlib import Path
 import cache_fakes
 import pytest
 from cache_fakes import META, Compiler, fake_artifact, fake_key, fill, is_whole, never, worker
+from processes import output_of
 
 from unigemm.cache import Cache
 from unigemm.cache import layers as cache_module
@@ -221,14 +222,8 @@ def test_temporary_kernels_go_with_their_process(tmp_path):
         "entry = Cache(Path(sys.argv[2]), []).get_or_compile(fake_key(), fake_artifact)\n"
         "print(entry.path, is_whole(entry))"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, os.path.dirname(__file__), tmp_path / "c"],
-        env={**os.environ, "TMPDIR": str(temporary)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    path, whole = done.stdout.split()
+    words = ("-W", "ignore", "-c", code, os.path.dirname(__file__), tmp_path / "c")
+    path, whole = output_of(*words, TMPDIR=temporary).split()
     assert whole == "True"
     assert Path(path).is_relative_to(temporary)
     assert list(temporary.iterdir()) == []

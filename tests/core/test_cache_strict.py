@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from cache_fakes import META, Compiler, fake_artifact, fake_key, fill, is_whole, never
+from processes import python
 
 from unigemm.cache import Cache, manifest, scratch
 from unigemm.errors import CacheError, CacheWarning
@@ -354,12 +355,8 @@ def test_the_command_prints_digests_and_takes_what_they_name(tmp_path, monkeypat
 
 
 def _killed(code, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", f"import os, signal\n{code}\nos.kill(os.getpid(), signal.SIGKILL)"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
+    kill = "os.kill(os.getpid(), signal.SIGKILL)"
+    done = python("-c", f"import os, signal\n{code}\n{kill}", **environment)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 

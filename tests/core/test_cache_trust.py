@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 import tempfile
 
 import pytest
+from processes import output_of, python
 
 from unigemm.cache import scratch, trust
 from unigemm.cache.sass import work_folder
@@ -184,9 +183,8 @@ def test_another_user_cannot_rename_a_scratch_folder(tmp_path, monkeypatch):
     rename = f"import os, sys\nos.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})\n"
     rename += "os.rename(sys.argv[1], sys.argv[1] + 'x')"
     with scratch.scratch_folder() as folder:
-        command = [sys.executable, "-I", "-c", rename, str(folder)]
-        assert "PermissionError" in subprocess.run(command, capture_output=True, text=True).stderr
+        command = ("-I", "-c", rename, folder)
+        assert "PermissionError" in python(*command).stderr
         assert folder.is_dir()
         place.chmod(0o777)  # as it must not be: the check is needed
-        moved = subprocess.run(command, capture_output=True, text=True)
-        assert moved.returncode == 0, moved.stderr
+        output_of(*command)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import typer
 from cache_fakes import fill
 from commands import forked
+from processes import output_of
 
 import unigemm
 from unigemm.cache.sass import inspect_cubin, instruction_mix
@@ -450,8 +449,8 @@ def test_a_warning_is_a_sentence_too(tmp_path):
 
 
 def test_the_package_runs_as_a_module():
-    command = [sys.executable, "-m", "unigemm", "plan", "64", "64", "64", "--target", "sm_90a"]
-    assert "cute_simt" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    command = ("-m", "unigemm", "plan", 64, 64, 64, "--target", "sm_90a")
+    assert "cute_simt" in output_of(*command)
 
 
 def test_what_fails_leaves_no_progress_bar_behind(monkeypatch, capsys, tmp_path):

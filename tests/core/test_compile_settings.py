@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
 import sys
 
 import pytest
+from processes import output_of, python
 
 import unigemm
 from unigemm.backends.cute import toolchain as cute
@@ -104,13 +104,7 @@ def test_a_kernel_is_the_same_bytes_whatever_is_set(tmp_path, backend, arch, cod
 def digests_of(code, settings):
     """Return the digest of each of the `files` of a program, which runs with settings."""
     report = "print({n: hashlib.sha256(d).hexdigest() for n, d in files.items()}, file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", code + report],
-        env={**os.environ, **settings},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", code + report, **settings)
     assert done.returncode == 0, done.stderr
     return ast.literal_eval(done.stderr.strip().splitlines()[-1])
 
@@ -118,9 +112,7 @@ def digests_of(code, settings):
 @needs_cute
 def test_a_variable_that_makes_no_sense_to_the_dsl_is_a_typed_error():
     code = COMPILE + "compiled('cute_simt', 'sm_80')"
-    environment = {**os.environ, "CUTE_DSL_DEBUG": "perhaps"}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = python("-c", code, CUTE_DSL_DEBUG="perhaps")
     assert "unigemm.errors.CompilationError" in done.stderr
     assert "CUTE_DSL_DEBUG" in done.stderr
 
@@ -177,10 +169,8 @@ thread.join()
 assert not toolchain.COMPILING.abandoned
 raise SystemExit(status)
 """
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    found = output_of("-c", code)
     spec = unigemm.ArraySpec((64, 64), "float32")
     plan = unigemm.plan(spec, spec, backend="cute_simt", target="sm_80")
     with open(unigemm.compile(plan).entry.files["kernel.cubin"], "rb") as file:
-        assert done.stdout.strip() == file.read().hex()
+        assert found.strip() == file.read().hex()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -23,6 +20,7 @@ from fake_dlpack import (
     shifted,
 )
 from hypothesis import given
+from processes import output_of
 from reference import EVERYWHERE, cases, check_case, strided_view
 
 import unigemm
@@ -276,11 +274,7 @@ except unigemm.DeviceMismatch:
     print("refused")
 """
     flags = "--xla_force_host_platform_device_count=2"
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "refused\n", done.stderr
+    assert output_of("-c", code, XLA_FLAGS=flags, JAX_PLATFORMS="cpu") == "refused\n"
 
 
 def test_jax_arrays_that_are_still_being_computed_are_waited_for():

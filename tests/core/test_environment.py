@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cache_fakes import Compiler, fake_key, fill, never
+from processes import python
 
 import unigemm
 from unigemm.cache import Cache, sass
@@ -43,17 +44,9 @@ def clean(monkeypatch):
             monkeypatch.delenv(name, raising=False)
 
 
-def python(code, *flags, **environment):
-    """Run code in a process of its own; variables that are None are taken away."""
-    whole = {**os.environ, **environment}
-    return subprocess.run(
-        [sys.executable, *flags, "-c", code],
-        env={name: value for name, value in whole.items() if value is not None},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=os.path.abspath(os.sep),  # not the tree
-    )
+def run(code, *flags, **environment):
+    """Run code in a process of its own, outside of the tree."""
+    return python(*flags, "-c", code, cwd=os.path.abspath(os.sep), **environment)
 
 
 def test_one_table_has_all_variables_that_the_code_reads():
@@ -184,7 +177,7 @@ def test_a_relative_path_without_a_working_folder_is_a_warning(monkeypatch, tmp_
     ids=lambda each: next(iter(each)),
 )
 def test_products_on_the_host_need_nothing_of_the_environment(environment):
-    done = python(PRODUCT, **{"UNIGEMM_CACHE_DIR": None, "XDG_CACHE_HOME": None, **environment})
+    done = run(PRODUCT, **{"UNIGEMM_CACHE_DIR": None, "XDG_CACHE_HOME": None, **environment})
     assert done.stdout == "6.0\n", done.stderr
     assert "Traceback" not in done.stderr
 
@@ -192,7 +185,7 @@ def test_products_on_the_host_need_nothing_of_the_environment(environment):
 @pytest.mark.skipif(os.name != "posix", reason="users are POSIX's")
 def test_a_user_without_a_home_multiplies():
     nobody = "import pwd; pwd.getpwuid = lambda uid: {}[uid]; "
-    done = python(nobody + PRODUCT, HOME=None, XDG_CACHE_HOME=None, UNIGEMM_CACHE_DIR=None)
+    done = run(nobody + PRODUCT, HOME=None, XDG_CACHE_HOME=None, UNIGEMM_CACHE_DIR=None)
     assert done.stdout == "6.0\n", done.stderr
     assert "there is no home folder" in done.stderr
 
@@ -244,7 +237,7 @@ def test_the_log_says_what_was_compiled_found_and_evicted(caplog, tmp_path):
 
 @pytest.mark.parametrize("level", ["info", "DEBUG"])
 def test_the_variable_puts_the_log_on_stderr(level):
-    done = python(PRODUCT, UNIGEMM_LOG=level)
+    done = run(PRODUCT, UNIGEMM_LOG=level)
     assert done.stdout == "6.0\n"
     assert done.stderr.count("picked numpy") == 1
     assert ("the plan in full" in done.stderr) == (level != "info")
@@ -376,7 +369,7 @@ def test_the_version_is_that_of_the_metadata_or_older_than_any(monkeypatch):
 def cli(*args, **environment):
     arguments = json.dumps(["unigemm", *args])
     code = f"import sys; sys.argv = {arguments}; from unigemm.cli.main import main; main()"
-    return python(code, NO_COLOR="1", **environment)
+    return run(code, NO_COLOR="1", **environment)
 
 
 def test_the_command_tells_its_version():
@@ -418,9 +411,9 @@ KEYS = (
 
 def test_an_archive_names_kernels_as_the_tree_does(tree):
     archive = shutil.make_archive(str(tree / "package"), "zip", tree, "unigemm")
-    packed = python(f"{PRODUCT}; print(unigemm.__file__)", PYTHONPATH=archive)
+    packed = run(f"{PRODUCT}; print(unigemm.__file__)", PYTHONPATH=archive)
     assert packed.stdout.split() == ["6.0", str(Path(archive, "unigemm", "__init__.py"))]
-    assert python(KEYS, PYTHONPATH=archive).stdout == python(KEYS).stdout != ""
+    assert run(KEYS, PYTHONPATH=archive).stdout == run(KEYS).stdout != ""
 
 
 def test_without_sources_products_run_on_the_host_and_kernels_are_refused_in_words(tree, tmp_path):
@@ -436,7 +429,7 @@ def test_without_sources_products_run_on_the_host_and_kernels_are_refused_in_wor
         "try: unigemm.compile(plan)\n"
         "except unigemm.BackendUnavailable as error: print('refused:', error)"
     )
-    done = python(code, PYTHONPATH=str(tmp_path / "compiled"))
+    done = run(code, PYTHONPATH=str(tmp_path / "compiled"))
     assert done.stdout.startswith("6.0\nnumpy None\n"), done.stderr
     assert done.stdout.count("install unigemm with its .py files") == 5  # with the refusal
 
@@ -472,13 +465,13 @@ def test_no_folder_for_temporary_files_is_a_sentence(monkeypatch, tmp_path):
 )
 def test_products_do_not_depend_on_pythons_flags(flags):
     paths = [str(Path(unigemm.__file__).parents[1]), *filter(os.path.isdir, sys.path)]
-    done = python(f"import sys; sys.path[:0] = {paths}; {PRODUCT}", *flags)
+    done = run(f"import sys; sys.path[:0] = {paths}; {PRODUCT}", *flags)
     assert (done.stdout, done.stderr) == ("6.0\n", "")
 
 
 def test_cutile_says_that_it_compiles_nothing_without_docstrings():
     code = "import unigemm; print([x.compiler_missing for x in unigemm.backend_info()])"
-    assert "run Python without -OO" in python(code, "-OO").stdout
+    assert "run Python without -OO" in run(code, "-OO").stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell closes the files")

@@ -7,11 +7,10 @@ import functools
 import importlib
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import output_of, python
 
 ROOT = Path(__file__).parents[2]
 CORE_ROOT = ROOT / "unigemm"
@@ -400,8 +399,7 @@ def test_a_comment_in_a_host_file_changes_no_digest(job, edited):
 def modules(statement):
     """Return the modules that a new process has after a statement."""
     code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(json.loads(done.stdout))
+    return set(json.loads(output_of("-c", code)))
 
 
 def loaded(statement):
@@ -442,9 +440,8 @@ def test_what_looks_after_the_cache_and_reads_machine_code_is_no_part_of_a_first
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_what_stands_on_a_library_that_is_missing_says_how_to_get_it(library):
     code = f"import sys; sys.modules[{library!r}] = None; import unigemm.{library}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    command = f'pip install "unigemm[{library}]"'
-    assert done.stderr.endswith(f"which is not installed; {command}\n"), done.stderr
+    said = python("-c", code).stderr
+    assert said.endswith(f'which is not installed; pip install "unigemm[{library}]"\n'), said
 
 
 def test_every_public_name_exists():

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from processes import output_of, python
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,14 +60,9 @@ def wheel(tmp_path_factory):
     for name in ("unigemm", "backends", "tests", "bench"):
         shutil.copytree(ROOT / name, source / name, ignore=skipped)
     out = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"),
-            *("--no-index", "-q", "-w", str(out), str(source)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = python(
+        *("-m", "pip", "wheel", "--no-deps", "--no-build-isolation"),
+        *("--no-index", "-q", "-w", out, source),
     )
     assert done.returncode == 0, done.stderr + done.stdout
     (path,) = out.glob("unigemm-*.whl")
@@ -91,27 +86,14 @@ def test_an_installed_wheel_multiplies_without_the_tree(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path)
     product = "unigemm.matmul(numpy.eye(3), 2.0 * numpy.eye(3))[2, 2]"
     code = f"import numpy, unigemm; print(unigemm.__file__, {product})"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == [str(tmp_path / "unigemm" / "__init__.py"), "2.0"]
+    found = output_of("-c", code, cwd=tmp_path, PYTHONPATH=tmp_path)
+    assert found.split() == [str(tmp_path / "unigemm" / "__init__.py"), "2.0"]
 
 
 def test_the_core_needs_no_package_of_an_extra():
     """As on macOS and Windows: CUDA's packages, CuPy and `pwd` cannot be imported."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "core" / "bare_core.py"), "--hide"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.split() == ["ok"], done.stderr
+    script = ROOT / "tests" / "core" / "bare_core.py"
+    assert output_of(script, "--hide", PYTHONPATH=ROOT).split() == ["ok"]
 
 
 @pytest.mark.parametrize("place", ["beside the clone", "in the clone", "elsewhere"])
@@ -125,16 +107,8 @@ def test_an_editable_install_is_found_from_any_folder(place, tmp_path):
     # An editable install adds the clone to the path, behind the working folder.
     code = f"import sys; sys.path.insert(1, {str(clone)!r}); import unigemm; "
     code += "print(unigemm.__file__, unigemm.matmul.__name__)"
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.split() == [str(clone / "unigemm" / "__init__.py"), "matmul"], done.stderr
+    found = output_of("-c", code, cwd=folder, PYTHONPATH=None)
+    assert found.split() == [str(clone / "unigemm" / "__init__.py"), "matmul"]
 
 
 def test_the_link_to_the_backends_is_in_the_tree():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from dataclasses import astuple, fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import output_of
 from reference import EVERYWHERE
 
 import unigemm
@@ -164,7 +163,7 @@ def test_a_problem_is_the_same_key_in_another_process():
         "problem = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
         "assert {problem: 1}[unigemm.plan(a, a, target='cpu').problem] == 1"
     )
-    subprocess.run([sys.executable, "-c", code, pickle.dumps(problem).hex()], check=True)
+    output_of("-c", code, pickle.dumps(problem).hex())
 
 
 def test_a_kernel_is_looked_up_by_what_it_is_made_of():

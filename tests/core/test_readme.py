@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import output_of
 
 from unigemm.support import env
 
@@ -27,14 +26,7 @@ def test_its_python_runs(code, tmp_path):
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     if "emulator" in code and not any(map(shutil.which, ("cc", "gcc", "clang"))):
         pytest.skip("no C compiler, which the emulator links host code with")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-c", code, cwd=tmp_path)
 
 
 def test_there_is_python_in_it():

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import output_of
 
 import unigemm
 
@@ -54,16 +52,8 @@ def process(tmp_path):
 
     def run(heading, code):
         apply(heading, tmp_path)
-        done = subprocess.run(
-            [sys.executable, "-c", f"import numpy as np, unigemm, unigemm.emulator\n{code}"],
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        code = f"import numpy as np, unigemm, unigemm.emulator\n{code}"
+        return output_of("-c", code, cwd=tmp_path, PYTHONPATH=tmp_path)
 
     return run
 

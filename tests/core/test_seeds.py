@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import output_of
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("tests", "unigemm", "backends", "bench")
@@ -169,11 +169,7 @@ print(sampled([dict(zip("ab", case)) for case in product(DType, DType)], 9, "dra
 def test_two_processes_offer_and_draw_the_same():
     def told(seed: str) -> str:
         path = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-        env = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(path)}
-        done = subprocess.run(
-            [sys.executable, "-c", OFFERS], env=env, capture_output=True, text=True, check=True
-        )
-        return done.stdout
+        return output_of("-c", OFFERS, PYTHONHASHSEED=seed, PYTHONPATH=os.pathsep.join(path))
 
     first, second = told("1"), told("2")
     assert len(first.splitlines()) > 100

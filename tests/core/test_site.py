@@ -10,7 +10,6 @@ import os
 import posixpath
 import re
 import subprocess
-import sys
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from example_pages import OUTPUTS, check_output, masked, tabs
+from processes import output_of
 
 import unigemm
 
@@ -66,17 +66,11 @@ def test_the_first_install_of_a_page_is_from_a_clone_and_can_be_copied(page):
 def test_a_page_shows_the_plan_that_the_command_prints(page):
     text = (DOCS / page).read_text()
     words = re.search(r"unigemm (plan 4096 [^`\n]+)", text)[1].split()
-    done = subprocess.run(
-        [sys.executable, "-m", "unigemm", *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "UNIGEMM_TUNING": os.devnull},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    found = output_of("-m", "unigemm", *words, PYTHONPATH=ROOT, UNIGEMM_TUNING=os.devnull)
     shown = next(x for x in re.findall(r"^```text\n(.*?)^```$", text, re.M | re.S) if "->" in x)
-    printed = masked(done.stdout)
+    printed = masked(found)
     assert [line for line in shown.splitlines() if masked(line) not in printed] == []
-    told, now = (float(re.search(r"([\d.]+) us$", x, re.M)[1]) for x in (shown, done.stdout))
+    told, now = (float(re.search(r"([\d.]+) us$", x, re.M)[1]) for x in (shown, found))
     assert told == pytest.approx(now, rel=0.1)
 
 
@@ -130,16 +124,7 @@ COMPILING = {"absent_gpu", "batch_invariance", "tune_and_bundle"}
 def test_an_example_prints_what_its_page_shows(path, tmp_path):
     if path.stem in COMPILING:
         pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    check_output(path, done.stdout)
+    check_output(path, output_of(path, cwd=tmp_path, PYTHONPATH=ROOT))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda x: x.stem)
@@ -198,14 +183,7 @@ def site(tmp_path_factory):
         pytest.skip('mkdocs is not installed; pip install "unigemm[docs]"')
     folder = tmp_path_factory.mktemp("site")
     config = ["--config-file", str(DOCS / "site" / "mkdocs.yml"), "--site-dir", str(folder)]
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", *config],
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-m", "mkdocs", "build", "--strict", *config, NO_MKDOCS_2_WARNING=1)
     pages = {
         path.relative_to(folder).as_posix(): Links(path.read_text())
         for path in folder.rglob("*.html")

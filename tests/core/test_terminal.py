@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from cache_fakes import fill
+from processes import python
 
 from unigemm import ArraySpec, api, cache, plan
 from unigemm.cache import Cache
@@ -249,10 +250,7 @@ def test_a_shell_completes_commands_and_values(words, expected):
         "COMP_WORDS": words,
         "COMP_CWORD": str(words.count(" ")),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.argv[0] = 'unigemm'; {MAIN}"],
-        env={**os.environ, **complete}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python("-c", f"import sys; sys.argv[0] = 'unigemm'; {MAIN}", **complete)
     assert {*done.stdout.split()} == expected
 
 

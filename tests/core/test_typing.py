@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
 import unigemm
 
@@ -72,10 +70,7 @@ def said(tmp_path_factory):
     path = tmp_path_factory.mktemp("user") / "script.py"
     path.write_text(SCRIPT)
     # With the settings of this repository, whose check has read PyTorch already.
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--no-error-summary", str(path)],
-        capture_output=True, text=True, cwd=ROOT, env=os.environ | {"MYPYPATH": str(ROOT)},
-    )  # fmt: skip
+    done = python("-m", "mypy", "--no-error-summary", path, cwd=ROOT, MYPYPATH=ROOT)
     found: dict[int, list[str]] = {}
     for line in done.stdout.splitlines():
         if match := re.search(r"script\.py:(\d+): (.*)", line):

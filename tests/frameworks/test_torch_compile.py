@@ -6,12 +6,11 @@ These hold for every PyTorch from 2.11: CONTRIBUTING.md says how to run them wit
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from needed import needed
+from processes import output_of
 
 torch = needed("torch")
 
@@ -209,8 +208,7 @@ ORDERS = {
 @pytest.mark.parametrize("order", ORDERS)
 def test_it_does_not_matter_what_is_imported_first(order):
     code = IN_ORDER.format(imports=ORDERS[order])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    output_of("-c", code)
 
 
 def run_by_name(x, w):

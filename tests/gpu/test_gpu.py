@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +16,7 @@ from gpu_cases import (
     lib_named,
     matrix,
 )
+from processes import output_of
 from reference import EVERYWHERE, Case, check_case, torch_lib
 
 import unigemm
@@ -434,11 +436,6 @@ def test_host_and_device_arrays_do_not_mix():
 
 
 def test_a_second_process_compiles_nothing(tmp_path):
-    import json
-    import os
-    import subprocess
-    import sys
-
     script = (
         "import cupy, unigemm, json, sys;"
         "from unigemm.cache import compile_count;"
@@ -448,14 +445,8 @@ def test_a_second_process_compiles_nothing(tmp_path):
     )
     runs = []
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "UNIGEMM_CACHE_DIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        runs.append(json.loads(done.stdout.splitlines()[-1]))
+        found = output_of("-c", script, UNIGEMM_CACHE_DIR=tmp_path)
+        runs.append(json.loads(found.splitlines()[-1]))
     assert runs == [[1, 48000.0], [0, 48000.0]]
 
 

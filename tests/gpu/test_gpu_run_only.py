@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 import run_only_on_gpu
 from gpu_cases import needs_hopper
+from processes import output_of, python
 
 import unigemm
 
@@ -39,17 +38,8 @@ def alone(script, *arguments, tmp_path, bundle=None, **environment):
             "UNIGEMM_CACHE_DIR": str(tmp_path / "own"),
             "UNIGEMM_CACHE_BUNDLES": str(bundle),
         }
-    return subprocess.run(
-        [sys.executable, script, *map(str, arguments)],
-        env={
-            **{k: v for k, v in os.environ.items() if k != "CUDA_HOME"},
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return python(script, *arguments, CUDA_HOME=None, PYTHONPATH=path, **environment)
 
 
 def test_every_backend_multiplies_where_nothing_compiles(tmp_path):
@@ -73,8 +63,7 @@ def test_a_llama_reads_and_decodes_from_a_bundle_and_compiles_nothing(tmp_path):
     script, products, bundle = HERE / "llama_from_bundle.py", tmp_path / "products", tmp_path / "b"
     done = alone(script, "record", products, tmp_path=tmp_path)
     assert done.returncode == 0, done.stderr
-    command = ["-m", "unigemm", "cache", "export", "--from", str(products), str(bundle)]
-    subprocess.run([sys.executable, *command], check=True, cwd=ROOT)
+    output_of("-m", "unigemm", "cache", "export", "--from", products, bundle, cwd=ROOT)
     done = alone(script, "run", tmp_path=tmp_path, bundle=bundle, UNIGEMM_COMPILE="never")
     assert done.stdout.split() == ["0"], done.stderr
 
