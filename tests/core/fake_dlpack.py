@@ -41,6 +41,19 @@ new_capsule.restype = ctypes.py_object
 new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
+class OnlyDLPack:
+    """An array of a library that has DLPack and nothing more."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
 class Exporter:
     """An array over a NumPy array's memory that offers DLPack and nothing else.
 

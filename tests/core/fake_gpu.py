@@ -231,16 +231,23 @@ def everywhere(monkeypatch, name, value):
             monkeypatch.setattr(module, name, value)
 
 
-def install(monkeypatch, arch="sm_90a"):
-    """Put two devices and the backend in place of the real ones; return both."""
+def install(monkeypatch, kernels=None, arch="sm_90a"):
+    """Put two devices and the backend in place of the real ones; return both.
+
+    With `kernels`, a folder, calls have a cache of their own there.
+    """
     import cupy
 
+    from unigemm import cache
     from unigemm.arrays import cupy_arrays, dlpack_arrays
     from unigemm.arrays.library import KNOWN
     from unigemm.planning import registry
     from unigemm.planning.target import named_target
     from unigemm.runtime import bind as dispatch
 
+    if kernels is not None:
+        kept = cache.Cache(kernels, [])
+        monkeypatch.setattr(cache, "default_cache", lambda: kept)
     driver = Driver()
     backend = FakeBackend(driver)
     library = replace(

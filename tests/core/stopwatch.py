@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 from fake_gpu import host, install
 
-from unigemm import cache
+from bench.host import HostDevice
 from unigemm.planning.config import Config
 from unigemm.planning.prediction import Candidate, Prediction
 from unigemm.problem.dtypes import numpy_dtype
 from unigemm.runtime import bind as dispatch
 from unigemm.tuning import online
-from unigemm.tuning.measure_device import scaled
 
 TILES = {"pick": (64, 64, 8), "second": (32, 64, 8), "third": (16, 64, 8)}
 
@@ -75,11 +74,7 @@ class Stopwatch:
         return (x if rows is None else x[..., rows, :]).astype(float)
 
     def sums(self, a, b, rows, scales=()):
-        x, y = self.values(a, rows), self.values(b, None)
-        if scales:
-            wide = [self.values(scale, None) for scale in scales]
-            x, y = scaled(x, y, wide, (rows, a.shape[-2]), np.repeat)
-        return x @ y, abs(x) @ abs(y)
+        return HostDevice().sums(host(a), host(b), rows, [host(scale) for scale in scales])
 
     def synchronize(self):
         self.waited += 1
@@ -97,9 +92,7 @@ def timed_calls(monkeypatch, tmp_path):
     monkeypatch.setenv("UNIGEMM_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("UNIGEMM_TUNING", "UNIGEMM_AUTOTUNE"):
         monkeypatch.delenv(name, raising=False)
-    driver, backend = install(monkeypatch)
-    kept = cache.Cache(tmp_path / "kernels", [])
-    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    driver, backend = install(monkeypatch, tmp_path / "kernels")
     found = Stopwatch(driver, backend)
     found.us[TILES["third"]] = 7e3
     monkeypatch.setattr(online, "_device", lambda library, index: found)

@@ -31,11 +31,7 @@ from fake_gpu import host, install  # noqa: E402
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    from unigemm import cache
-
-    driver, backend = install(monkeypatch)
-    kept = cache.Cache(tmp_path, [])
-    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    driver, backend = install(monkeypatch, tmp_path)
     yield driver, backend
     dispatch.forget()
 

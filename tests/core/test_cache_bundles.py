@@ -14,16 +14,12 @@ from pathlib import Path
 
 import pytest
 from cache_fakes import META, Compiler, fake_artifact, fake_key, fill, is_whole, never
+from owners import STRANGER, as_root, posix
 
 from unigemm.cache import Cache
 from unigemm.errors import CacheError, CacheWarning
 
 ARCHIVES = ["b.tar.gz", "b.tgz", "b.tar", "b.zip"]
-posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
-as_root = pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away"
-)
-STRANGER = 54321
 DIGEST = fake_key().digest
 PLACE = f"fake/{DIGEST[:2]}/{DIGEST}"
 
@@ -430,6 +426,13 @@ def _pairs(members):
     return members.items() if isinstance(members, dict) else members
 
 
+def _packed(tmp_path, name, members):
+    """Write an archive into a folder of its own, and return its path."""
+    (tmp_path / "in").mkdir()
+    _pack(tmp_path / "in" / name, members)
+    return tmp_path / "in" / name
+
+
 def _refused_whole(tmp_path, archive, said):
     cache = Cache(tmp_path / "in" / "here", [])
     before = {p for p in tmp_path.rglob("*") if "here" not in p.parts}
@@ -455,9 +458,7 @@ def _refused_whole(tmp_path, archive, said):
     ],
 )
 def test_a_path_that_leads_outside_condemns_the_archive(tmp_path, bundle, name, suffix):
-    (tmp_path / "in").mkdir()
-    archive = tmp_path / "in" / f"b{suffix}"
-    _pack(archive, {**_members(bundle), name: b"evil"})
+    archive = _packed(tmp_path, f"b{suffix}", {**_members(bundle), name: b"evil"})
     _refused_whole(tmp_path, archive, "leads outside")
 
 
@@ -466,17 +467,15 @@ def test_a_path_that_leads_outside_condemns_the_archive(tmp_path, bundle, name, 
     "name", ["README", f"{PLACE}/deep/er", f"fake/00/{DIGEST}/x", f"quarantined/{DIGEST}/x"]
 )
 def test_what_no_export_writes_condemns_the_archive(tmp_path, bundle, name, suffix):
-    (tmp_path / "in").mkdir()
-    archive = tmp_path / "in" / f"b{suffix}"
-    _pack(archive, {**_members(bundle), name: b"?"})
+    archive = _packed(tmp_path, f"b{suffix}", {**_members(bundle), name: b"?"})
     _refused_whole(tmp_path, archive, "no file of a cache entry")
 
 
 @pytest.mark.parametrize("suffix", [".tar.gz", ".zip"])
 def test_a_name_given_twice_condemns_the_archive(tmp_path, bundle, suffix):
-    (tmp_path / "in").mkdir()
-    archive = tmp_path / "in" / f"b{suffix}"
-    _pack(archive, [*_members(bundle).items(), (f"{PLACE}/kernel.o", b"evil")])
+    archive = _packed(
+        tmp_path, f"b{suffix}", [*_members(bundle).items(), (f"{PLACE}/kernel.o", b"evil")]
+    )
     _refused_whole(tmp_path, archive, "twice")
 
 
@@ -484,9 +483,7 @@ def test_a_name_given_twice_condemns_the_archive(tmp_path, bundle, suffix):
     "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
 )
 def test_links_and_devices_condemn_a_tar(tmp_path, bundle, kind):
-    (tmp_path / "in").mkdir()
-    archive = tmp_path / "in" / "b.tar"
-    _pack(archive, _members(bundle))
+    archive = _packed(tmp_path, "b.tar", _members(bundle))
     with tarfile.open(archive, "a") as tar:
         info = tarfile.TarInfo(f"{PLACE}/link")
         info.type, info.linkname = kind, "/etc/passwd"
@@ -495,9 +492,7 @@ def test_links_and_devices_condemn_a_tar(tmp_path, bundle, kind):
 
 
 def test_links_condemn_a_zip(tmp_path, bundle):
-    (tmp_path / "in").mkdir()
-    archive = tmp_path / "in" / "b.zip"
-    _pack(archive, _members(bundle))
+    archive = _packed(tmp_path, "b.zip", _members(bundle))
     with zipfile.ZipFile(archive, "a") as packed:
         info = zipfile.ZipInfo(f"{PLACE}/link")
         info.external_attr = (stat.S_IFLNK | 0o777) << 16

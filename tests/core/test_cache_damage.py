@@ -16,15 +16,10 @@ import pytest
 from cache_fakes import META, Compiler, fake_key, fill, is_whole, never, worker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from owners import STRANGER, as_root, posix
 
 from unigemm.cache import Cache
 from unigemm.errors import CacheWarning
-
-posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
-as_root = pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away"
-)
-STRANGER = 54321
 
 
 def _edit_meta(entry, **changes):

@@ -16,17 +16,12 @@ from pathlib import Path
 import cache_fakes
 import pytest
 from cache_fakes import META, Compiler, fake_artifact, fake_key, fill, is_whole, never, worker
+from owners import STRANGER, as_root, posix
 from processes import output_of
 
 from unigemm.cache import Cache
 from unigemm.cache import layers as cache_module
 from unigemm.errors import CacheError, CacheWarning, UnigemmError
-
-posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
-as_root = pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away"
-)
-STRANGER = 54321
 
 
 @pytest.fixture

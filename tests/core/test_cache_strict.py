@@ -17,17 +17,14 @@ from pathlib import Path
 
 import pytest
 from cache_fakes import META, Compiler, fake_artifact, fake_key, fill, is_whole, never
+from owners import STRANGER, as_root, posix
 from processes import python
 
 from unigemm.cache import Cache, manifest, scratch
 from unigemm.errors import CacheError, CacheWarning
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
-as_root = pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away"
-)
+pytestmark = posix
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-STRANGER = 54321
 
 
 # The bytes.

@@ -7,17 +7,14 @@ import stat
 import tempfile
 
 import pytest
+from owners import STRANGER, as_root, posix
 from processes import output_of, python
 
 from unigemm.cache import scratch, trust
 from unigemm.cache.sass import work_folder
 from unigemm.errors import CompilationError
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
-as_root = pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away"
-)
-STRANGER = 54321
+pytestmark = posix
 
 
 @pytest.fixture

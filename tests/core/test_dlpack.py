@@ -314,13 +314,10 @@ def gpu(monkeypatch, tmp_path):
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     from fake_gpu import install
 
-    from unigemm import cache
     from unigemm.arrays import dlpack_arrays
     from unigemm.runtime import bind as dispatch
 
-    driver, backend = install(monkeypatch)
-    kept = cache.Cache(tmp_path, [])
-    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    driver, backend = install(monkeypatch, tmp_path)
     monkeypatch.setattr(
         cupy.cuda.runtime, "streamIsCapturing", lambda stream: driver.capturing, raising=True
     )

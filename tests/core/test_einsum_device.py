@@ -17,12 +17,9 @@ from fake_gpu import host, install  # noqa: E402
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    from unigemm import cache
     from unigemm.runtime import bind
 
-    driver, _ = install(monkeypatch)
-    kept = cache.Cache(tmp_path, [])
-    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    driver, _ = install(monkeypatch, tmp_path)
     library = KNOWN[cupy.ndarray]
 
     def assign(to, x):

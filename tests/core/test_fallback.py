@@ -25,18 +25,15 @@ from fake_gpu import FakeBackend, everywhere, host, install
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
     """Return a driver and two backends: "fake", the best, and "second"."""
-    from unigemm import cache
     from unigemm.runtime import bind as dispatch
 
-    driver, best = install(monkeypatch)
+    driver, best = install(monkeypatch, tmp_path)
     second = FakeBackend(driver, "second", us=2.0)
     named = {"fake": best, "second": second}
     everywhere(monkeypatch, "backend_names", lambda: ("numpy", "fake", "second"))
     everywhere(
         monkeypatch, "backend_named", lambda name: named.get(name) or registry.backend_named(name)
     )
-    kept = cache.Cache(tmp_path, [])
-    monkeypatch.setattr(cache, "default_cache", lambda: kept)
     yield driver, best, second
     dispatch.forget()
 

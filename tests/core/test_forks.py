@@ -169,12 +169,9 @@ def test_a_child_multiplies_while_a_thread_of_its_parent_loads_the_same_kernel(
     from fake_gpu import host, install
 
     import unigemm
-    from unigemm import cache
     from unigemm.runtime import bind as dispatch
 
-    driver, backend = install(monkeypatch)
-    kept = cache.Cache(tmp_path, [])
-    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    driver, backend = install(monkeypatch, tmp_path)
     monkeypatch.setattr(forks, "_PATIENCE_S", 0.05)
     load = backend.load
     a, b = driver.ones((3, 4)), driver.ones((4, 5))

@@ -19,13 +19,10 @@ from fake_gpu import host, install
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    from unigemm import cache
     from unigemm.arrays import dlpack_arrays
     from unigemm.runtime import bind as dispatch
 
-    driver, backend = install(monkeypatch)
-    kept = cache.Cache(tmp_path, [])
-    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    driver, backend = install(monkeypatch, tmp_path)
     monkeypatch.setattr(cupy.cuda.runtime, "streamIsCapturing", lambda stream: driver.capturing)
     backend.workspace = 4096
     yield driver, backend

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fake_dlpack import OnlyDLPack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import NUMPY, assert_product, cases, check_case, result_shape, torch_lib
@@ -226,19 +227,6 @@ def test_jax_arrays_come_back_as_jax_arrays():
         got = unigemm.matmul(a.astype(dtype), a.T.astype(dtype))
         assert isinstance(got, jax.Array)
         np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(a @ a.T))
-
-
-class OnlyDLPack:
-    """The least that a library can offer."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, *args, **kwargs):
-        return self.array.__dlpack__(*args, **kwargs)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
 
 
 def test_any_object_with_dlpack_is_taken_with_out():

@@ -242,11 +242,7 @@ def test_on_a_gpu_the_kernel_is_loaded_before_the_first_call(monkeypatch, tmp_pa
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from fake_gpu import host, install
 
-    from unigemm import cache
-
-    driver, fake = install(monkeypatch)
-    kept = cache.Cache(tmp_path, [])
-    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    driver, fake = install(monkeypatch, tmp_path)
     try:
         a, b = driver.ones((3, 4)), driver.ones((4, 5))
         function = unigemm.prepare(a, b)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -20,7 +19,6 @@ import unigemm
 from unigemm.planning.target import ARCHITECTURES, device_count, named_target
 from unigemm.tuning import operands
 from unigemm.tuning import report as module
-from unigemm.tuning.measure_device import scaled
 from unigemm.tuning.report import PRODUCTS, report_of
 from unigemm.tuning.report_page import page
 
@@ -60,23 +58,6 @@ def estimated():
     return report_of(target="h100")
 
 
-class Checked(HostDevice):
-    """Also says what sums are right, by which results with more than a product are checked."""
-
-    def integers(self, values):
-        return values
-
-    def values(self, x, rows):
-        return (x if rows is None else x[..., rows, :]).astype(float)
-
-    def sums(self, a, b, rows, scales=()):
-        x, y = self.values(a, rows), self.values(b, None)
-        if scales:
-            wide = [self.values(scale, None) for scale in scales]
-            x, y = scaled(x, y, wide, (rows, a.shape[-2]), np.repeat)
-        return x @ y, abs(x) @ abs(y)
-
-
 @pytest.fixture
 def at_hand(monkeypatch):
     """Let the CPU play an H100, on which picks are right unless a test says otherwise."""
@@ -92,7 +73,7 @@ def at_hand(monkeypatch):
 
     monkeypatch.setattr(operands.api, "matmul", without_plan)
     monkeypatch.setattr(operands, "grouped_matmul", groups_without_plan)
-    return Checked()
+    return HostDevice()
 
 
 PLAIN = {"m": 64, "n": 32, "k": 128, "dtype": "float32", "layout": "nn"}

@@ -8,6 +8,7 @@ import typing
 
 import numpy as np
 import pytest
+from fake_dlpack import OnlyDLPack
 from signatures import FUNCTIONS, made, path_of
 
 import unigemm
@@ -154,28 +155,15 @@ def test_arrays_through_dlpack_have_epilogues(name):
             assert type(x) is type(as_jax(A))
 
 
-class Exported:
-    """An array of a library that has DLPack and nothing more."""
-
-    def __init__(self, x):
-        self.x = x
-
-    def __dlpack__(self, **options):
-        return self.x.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.x.__dlpack_device__()
-
-
 def test_arrays_through_dlpack_are_written():
-    out, preact = Exported(np.zeros_like(C)), Exported(np.zeros_like(C))
-    a, b, row = Exported(A), Exported(B), Exported(ROW)
+    out, preact = OnlyDLPack(np.zeros_like(C)), OnlyDLPack(np.zeros_like(C))
+    a, b, row = OnlyDLPack(A), OnlyDLPack(B), OnlyDLPack(ROW)
     found = unigemm.matmul(a, b, out, bias=row, activation="relu", preact_out=preact)
     assert found is out
-    np.testing.assert_array_equal(preact.x, A @ B + ROW)
-    np.testing.assert_array_equal(out.x, np.maximum(A @ B + ROW, 0))
+    np.testing.assert_array_equal(preact.array, A @ B + ROW)
+    np.testing.assert_array_equal(out.array, np.maximum(A @ B + ROW, 0))
     with pytest.raises(unigemm.OverlapError, match="out shares memory with c"):
-        unigemm.matmul(a, b, Exported(out.x[:, ::-1]), c=out)
+        unigemm.matmul(a, b, OnlyDLPack(out.array[:, ::-1]), c=out)
 
 
 def test_an_array_of_another_library_is_refused_beside_those_of_dlpack():

@@ -173,12 +173,18 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("kind", DAMAGED)
-def test_a_damaged_file_is_left_out_and_kept_beside_a_new_one(own_file, kind):
+def overwritten(own_file, text):
+    """Write something else into the file, and return what is planned without it."""
     model = plan()
     own_file.parent.mkdir(parents=True, exist_ok=True)
-    own_file.write_text(DAMAGED[kind])
+    own_file.write_text(text)
     tuning.forget()
+    return model
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_file_is_left_out_and_kept_beside_a_new_one(own_file, kind):
+    model = overwritten(own_file, DAMAGED[kind])
     with pytest.warns(unigemm.TuningWarning, match=r"tuning\.json is left out: it is damaged"):
         assert plan() == model
     for number in (1, 2):
@@ -191,10 +197,7 @@ def test_a_damaged_file_is_left_out_and_kept_beside_a_new_one(own_file, kind):
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_a_file_of_another_version_or_program_is_never_written(own_file, kind):
-    model = plan()
-    own_file.parent.mkdir(parents=True, exist_ok=True)
-    own_file.write_text(OTHERS[kind])
-    tuning.forget()
+    model = overwritten(own_file, OTHERS[kind])
     with pytest.warns(unigemm.TuningWarning, match=r"tuning\.json is left out"):
         assert plan() == model
     with pytest.raises(unigemm.CacheError, match=r"left as it is: .*; name another file"):
@@ -305,11 +308,7 @@ def test_a_kernel_that_has_changed_since_is_planned_by_the_model():
 
 @pytest.fixture
 def stopwatch(monkeypatch, tmp_path):
-    from unigemm import cache
-
-    driver, backend = install(monkeypatch)
-    kept = cache.Cache(tmp_path / "kernels", [])
-    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    driver, backend = install(monkeypatch, tmp_path / "kernels")
     return Stopwatch(driver, backend)
 
 

@@ -31,9 +31,7 @@ def gpu(monkeypatch, tmp_path):
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from fake_gpu import install
 
-    driver, fake = install(monkeypatch)
-    kept = cache.Cache(tmp_path / "kernels", [])
-    monkeypatch.setattr(cache, "default_cache", lambda: kept)
+    driver, fake = install(monkeypatch, tmp_path / "kernels")
     yield driver, fake
     bind.forget()
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
-import types
-import unittest
-import warnings
 
 import pytest
 
 # PyTorch's own samples import it, and it refuses once another test has let in Python's distutils.
 import setuptools  # noqa: F401
 from needed import needed
+from torch_operations import torch_operations
 
 torch = needed("torch")
 
@@ -31,23 +28,6 @@ def draw(*shape, dtype=torch.float32, seed=None):
 
 def use(**options):
     return ut.use(device="cpu", **options)
-
-
-def operations():
-    """Return PyTorch's own table of operations, whose module wants a package that it does not use.
-
-    To import it takes long: one test does.
-    """
-    try:
-        import expecttest  # noqa: F401
-    except ImportError:
-        stand_in = types.ModuleType("expecttest")
-        stand_in.TestCase = unittest.TestCase
-        sys.modules["expecttest"] = stand_in
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torch.testing._internal.common_methods_invocations import op_db
-    return op_db
 
 
 def floating(x):
@@ -85,7 +65,7 @@ def passed_samples(op, dtype):
 
 
 def test_pytorchs_own_samples_pass():
-    chosen = [op for op in operations() if op.name in NAMES]
+    chosen = [op for op in torch_operations() if op.name in NAMES]
     assert {op.name for op in chosen} == set(NAMES)
     for op in chosen:
         for dtype in DTYPES:

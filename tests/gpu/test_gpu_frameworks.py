@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import types
-import unittest
-import warnings
 from pathlib import Path
 
 import pytest
+from torch_operations import torch_operations
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -88,14 +86,7 @@ def test_a_compiled_layer_takes_new_sizes_without_a_recompile():
 
 @pytest.fixture(scope="module")
 def operations():
-    if importlib.util.find_spec("expecttest") is None:
-        stand_in = types.ModuleType("expecttest")
-        stand_in.TestCase = unittest.TestCase
-        sys.modules["expecttest"] = stand_in
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torch.testing._internal.common_methods_invocations import op_db
-    return op_db
+    return torch_operations()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fake_dlpack import OnlyDLPack
 
 import unigemm
 
@@ -11,19 +12,6 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytestmark = pytest.mark.gpu
 
 M, N, K = 64, 64, 20000
-
-
-class Foreign:
-    """An array of a library that is known by DLPack alone."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
 
 
 @pytest.fixture
@@ -78,7 +66,7 @@ CALLS = {
     "a result": lambda a, b, out, s: unigemm.matmul(a, b, out),
     "a new result": lambda a, b, out, s: unigemm.matmul(a, b),
     "stream=": lambda a, b, out, s: unigemm.matmul(a, b, out, stream=s),
-    "DLPack": lambda a, b, out, s: unigemm.matmul(*map(Foreign, (a, b, out))).array,
+    "DLPack": lambda a, b, out, s: unigemm.matmul(*map(OnlyDLPack, (a, b, out))).array,
 }
 
 
