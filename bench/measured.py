@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from unigemm.backends.common.measured import MeasuredLaunch
-from unigemm.planning.config import Config, Raster
+from unigemm.planning.config import Config
 from unigemm.planning.target import DEVICES, Target, named_target
 from unigemm.problem.problem import Extents, Problem
 
@@ -82,27 +82,13 @@ def by_product(found: Iterable[Launch]) -> list[list[Launch]]:
     return list(products.values())
 
 
-class _Plan(msgspec.Struct):
+@dataclass(frozen=True, kw_only=True)
+class _Plan(Config):
     """What of a plan says what was launched; parts that many have alike are left as text."""
 
     problem: msgspec.Raw
     extents: msgspec.Raw
     target: msgspec.Raw
-    tile: tuple[int, int, int]
-    cluster: tuple[int, int] = (1, 1)
-    stages: int = 1
-    warps: tuple[int, int] = (1, 1)
-    thread: tuple[int, int] = (0, 0)
-    occupancy: int = 0
-    split_k: int = 1
-    cluster_k: int = 1
-    slice_k: int = 1
-    swap_ab: bool = False
-    repacked: bool = False
-    raster: Raster = Raster()
-    schedule: str = ""
-    producers: int = 0
-    remainder: tuple[Config, ...] = ()
     strips: tuple[Config, ...] = ()  # what plans called remainder launches before
 
 
@@ -123,8 +109,7 @@ def _lines(path: Path) -> Iterator[_Line]:
 
 
 def _config(plan: _Plan) -> Config:
-    names = Config.__dataclass_fields__
-    found = Config(**{name: getattr(plan, name) for name in names if hasattr(plan, name)})
+    found = Config(*(getattr(plan, name) for name in Config.__dataclass_fields__))
     return replace(found, remainder=plan.remainder or plan.strips)
 
 

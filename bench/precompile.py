@@ -10,17 +10,14 @@ import argparse
 
 import unigemm
 from bench.command import command
-from bench.suites import LAYOUTS, workloads
+from bench.suites import add_problem_options, workloads
 from unigemm.tuning.sweep import compile_all, planned
 
 
 def main() -> None:
     """Plan every problem, then compile each kernel once, on all cores."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--suite", default="squares,layers,tall-wide,large-k,odd,batched")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--layout", default=",".join(LAYOUTS))
-    parser.add_argument("--backend", default="auto")
+    add_problem_options(parser, "float32", "auto")
     parser.add_argument("--target", default="sm_90a")
     parser.add_argument("--offset", type=int, default=0)
     args = parser.parse_args()

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.command import command
 from bench.core import measure_problem
 from bench.report import markdown, summarise
-from bench.suites import LAYOUTS, sample, workloads
+from bench.suites import add_problem_options, add_sample_options, sample, workloads
 from unigemm.errors import UnsupportedProblem
 from unigemm.tuning.measure import best_device
 
@@ -18,14 +18,9 @@ from unigemm.tuning.measure import best_device
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--suite", default="squares,layers,tall-wide,large-k,odd,batched")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--layout", default=",".join(LAYOUTS))
-    parser.add_argument("--backend", default="auto")
+    add_problem_options(parser, "float32", "auto")
     parser.add_argument("--offset", type=int, default=0, help="elements off alignment")
-    parser.add_argument("--sample", type=int, help="problems of each suite and dtype")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--largest", type=float, default=1e14, help="skip more flops than this")
+    add_sample_options(parser)
     parser.add_argument("--least", type=float, default=0.0, help="skip fewer flops than this")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds, then stop")
     parser.add_argument("--no-host", action="store_true", help="leave host time out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -166,6 +167,21 @@ def workloads(
             depth = batch[0] if batch else 1
             found.append(Workload(m, n, k, dtype, layout, depth, offset, precision))
     return found
+
+
+def add_problem_options(parser: ArgumentParser, dtype: str, backend: str) -> None:
+    """Add what is multiplied and by which backend, with these of them by default."""
+    parser.add_argument("--suite", default="squares,layers,tall-wide,large-k,odd,batched")
+    parser.add_argument("--dtype", default=dtype)
+    parser.add_argument("--layout", default=",".join(LAYOUTS))
+    parser.add_argument("--backend", default=backend)
+
+
+def add_sample_options(parser: ArgumentParser) -> None:
+    """Add which of the problems are measured."""
+    parser.add_argument("--sample", type=int, help="problems of each suite and dtype")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--largest", type=float, default=1e14, help="skip more flops than this")
 
 
 def sample(items: list[Workload], count: int | None, seed: int) -> list[Workload]:

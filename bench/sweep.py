@@ -26,7 +26,7 @@ from pathlib import Path
 
 import unigemm
 from bench.command import command, require_device
-from bench.suites import LAYOUTS, sample, workloads
+from bench.suites import add_problem_options, add_sample_options, sample, workloads
 from unigemm.cli.sweep import lists_of
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.plan import Plan
@@ -49,13 +49,9 @@ PARAMETERS = ("tile", "stages", "schedule", "split_k", "cluster_k", "occupancy")
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--suite", default="squares,layers,tall-wide,large-k,odd,batched")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--layout", default=",".join(LAYOUTS))
-    parser.add_argument("--backend", default="cute_wgmma")
+    add_problem_options(parser, "bfloat16", "cute_wgmma")
+    add_sample_options(parser)
     parser.add_argument("--epilogue", help="words as of `unigemm sweep`: bias,gelu_tanh")
-    parser.add_argument("--sample", type=int, help="problems of each suite and dtype")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="of these, those that start so: 256x256x65536-tn,1x1x1")
     parser.add_argument("--top", type=int, default=14, help="candidates, best estimates first")
     parser.add_argument(
@@ -64,7 +60,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--others", type=int, default=8, help="of the others, at random")
     for name in PARAMETERS:
         parser.add_argument(f"--{name.replace('_', '-')}", default="", help="values to try")
-    parser.add_argument("--largest", type=float, default=1e14, help="skip more flops than this")
     parser.add_argument("--gpus", type=int, default=1, help="that share the problems")
     parser.add_argument("--shard", default="0/1", help="every n-th problem: 0/4, 1/4 ...")
     parser.add_argument("--jobs", type=int, help="processes that compile; as many as cores")
