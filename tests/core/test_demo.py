@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 
 import numpy as np
 import pytest
 from test_cli import run, run_json
 
+from bench import host
 from unigemm import ArraySpec, api, info
 from unigemm.cli import demo
 from unigemm.cli import main as cli
 from unigemm.errors import CompilationError, UnsupportedProblem
 from unigemm.planning.registry import BUILTIN
 from unigemm.planning.target import CPU
-from unigemm.problem.dtypes import numpy_dtype
 from unigemm.tuning import measure
 
 
@@ -110,36 +109,13 @@ def test_a_wrong_product_is_named_in_the_table(monkeypatch, capsys):
     assert "a product is wrong" in shown.err
 
 
-class HostDevice:
-    """Stands in for a GPU: NumPy arrays, run at once, with NumPy's product as the baseline."""
+class HostDevice(host.HostDevice):
+    """Stands in for a GPU: NumPy arrays, with NumPy's product of any type as the baseline."""
 
-    name = "host"
     l2_bytes = 1 << 10
-
-    def operand(self, shape, dtype, transposed, offset):
-        return np.random.default_rng(0).standard_normal(shape).astype(numpy_dtype(dtype))
-
-    def empty(self, shape, dtype):
-        return np.full(shape, np.nan, numpy_dtype(dtype))
 
     def baseline(self, a, b, out, precision="ieee"):
         return lambda: np.matmul(a, b, out=out)
-
-    def capture(self, calls):
-        return lambda: [call() for call in calls]
-
-    def seconds(self, run):
-        start = time.perf_counter()
-        run()
-        return time.perf_counter() - start
-
-    def synchronize(self):
-        pass
-
-    def worst_ratio(self, a, b, out, factor, rounding):
-        x, y = a.astype(np.float64), b.astype(np.float64)
-        bound = factor * (abs(x) @ abs(y)) + rounding * abs(x @ y)
-        return float(np.nan_to_num(abs(out - x @ y) / bound, nan=np.inf).max())
 
 
 @pytest.fixture
