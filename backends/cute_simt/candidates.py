@@ -22,7 +22,7 @@ from .cost import STREAMS, TAILS, Held, Tiles, held, least_us, usage
 from .geometry_gemv import few_rows_wide
 from .geometry_operands import effective_problem
 from .legality import (
-    may_split_sums,
+    may_split_k,
     unsupported_launch,
     unsupported_reason,
     unsupported_remainders,
@@ -218,7 +218,7 @@ def _tiles_offer(
     worth = _fills(k_tiles[own, None], parts) & (parts * part_bytes[:, None] <= _MAX_WORKSPACE)
     worth &= parts * left[:, None] <= 8 * slots[own, None]
     worth &= ~(persistent | stream)[own, None]
-    if not may_split_sums(problem):
+    if not may_split_k(problem):
         worth[:] = False
     worth[:, 0] = ~tail[own]
     worth[:, len(_SPLITS) :] &= (parts[:, len(_SPLITS) :] > _DENSE) | tail[own, None]
@@ -249,7 +249,8 @@ def _clusters(
 ) -> tuple[Array, Array]:
     """Return tiles, and CTAs of clusters along K that share them: of big tiles that leave SMs idle.
 
-    Where as many clusters run at once as CTAs would. Where a warp only copies there are two.
+    They do where no fewer clusters run at once than CTAs would. Those with a warp that only copies
+    have two CTAs.
     """
     none = np.zeros(0, np.int64)
     if target.capability[0] != 9 or problem.converted is not None:
@@ -282,14 +283,14 @@ def _occupancy(target: Target, x: Launches, resident: Array, count: Array) -> Ar
     dmma = x.schedule == SCHEDULES.index(DMMA)
     few = _FEW * (1 + (x.producers > 0))
     alone = dmma & (busiest == 1) & (np.minimum(x.tile_m, x.tile_n) <= few)
-    beside = (alone & (x.split_k * x.cluster_k == 1)) | (
+    shared = (alone & (x.split_k * x.cluster_k == 1)) | (
         (busiest == 1) & (x.cluster_k > 1) & (x.producers > 0)
     )
-    return np.where(x.occupancy > 0, x.occupancy, np.where(even & ~beside, busiest, 0))
+    return np.where(x.occupancy > 0, x.occupancy, np.where(even & ~shared, busiest, 0))
 
 
 def _with_remainders(problem: Problem, extents: Extents, target: Target) -> list[Offer]:
-    """Return the tiles beside launches for rows, columns or both that are left over."""
+    """Return the tiles that leave rows, columns or both to launches of their own."""
     if problem.converted is not None or unsupported_remainders(problem, target) is not None:
         return []
     found: list[tuple[Extents, tuple[Config, ...], float]] = [(extents, (), 0.0)]
@@ -324,7 +325,7 @@ def _remainder_of(
 def remainder(
     problem: Problem, extents: Extents, target: Target, config: Config
 ) -> tuple[Extents, float]:
-    """Return the extents that tiles compute beside remainder launches, and the time of those."""
+    """Return the extents left to tiles by remainder launches, and the time of those launches."""
     found, whole = split_remainders(extents, config)
     us = 0.0
     for each, sizes in zip(config.remainder, found, strict=True):

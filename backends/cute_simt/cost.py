@@ -35,7 +35,7 @@ _KINDS = np.array(
     ]
 )
 _DOT_THREADS = 768  # of an SM at once: about 80 registers each
-_COPY_BYTES = 32.0  # a copy's instructions take an SM as long as so many copies take a clock
+_COPIES_A_CLOCK = 32.0  # whose instructions an SM issues
 
 
 class Held(NamedTuple):
@@ -49,14 +49,14 @@ class Held(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def held(
-    a: MatrixType, b: MatrixType, sums: DType, config: Config, smem_per_sm: int,
+    a: MatrixType, b: MatrixType, acc: DType, config: Config, smem_per_sm: int,
     converted: DType | None = None,
 ) -> Held:  # fmt: skip
     """Return the CTAs that an SM holds, K of a step, and a k_tile's copies and bytes that are read.
 
     Whatever D is: it decides nothing of these.
     """
-    problem = Problem(a, b, MatrixType(sums, "n", sums.itemsize), converted=converted)
+    problem = Problem(a, b, MatrixType(acc, "n", acc.itemsize), converted=converted)
     if config.schedule in FEW_ROWS:
         threads = few_rows_threads(config)
         blocks = few_rows_blocks(config) if config.schedule == AXPY else _DOT_THREADS // threads
@@ -109,7 +109,7 @@ def least_us(problem: Problem, extents: Extents, target: Target) -> float:
 def _read_again(whole: int, read: Array, times: Array, target: Target) -> Array:
     """Return the bytes of an operand that stream-K reads from device memory more than once.
 
-    Tiles that share rows of an operand read them at so many different times. What the L2 keeps
+    Tiles that share rows of an operand read them at `times` different times. What the L2 keeps
     until then is little of a large operand (docs/lab-notes/2026-11-27-stream-k-reads-again.md).
     """
     kept = min(1.0, target.l2_bytes / max(1, whole))
@@ -148,9 +148,9 @@ def usage(
     lanes = _lanes(problem, target)
     rate = np.where(dmma, 2 * target.fp64_lanes, lanes) * float(clock)
     used_m, used_n = np.minimum(x.tile_m, m), np.minimum(x.tile_n, n)
-    sums = problem.accumulator.itemsize
-    out = np.where(x.split_k > 1, sums, problem.d.dtype.itemsize)
-    part = 1.0 * x.tile_m * x.tile_n * sums
+    acc_size = problem.accumulator.itemsize
+    out = np.where(x.split_k > 1, acc_size, problem.d.dtype.itemsize)
+    part = 1.0 * x.tile_m * x.tile_n * acc_size
     added = np.where(
         (x.split_k > 1) & ~tail, x.split_k * (workspace_bytes(problem, extents, 2) // 2), 0
     )
@@ -158,7 +158,7 @@ def usage(
     rows = sum(r for kind, r in ((problem.a, m), (problem.b, n)) if not has_aligned_rows(kind))
     read_l2 = np.where(few, used_n, used_m + used_n) * step * size
     least = bytes_moved(problem, extents)
-    # A range takes its tiles one after the other, each from its own place along K on.
+    # A range takes its tiles one after the other, each from its own k_tile on.
     times = np.ceil(count / shared) * (shared // np.gcd(count, shared))
     again = stream * sum(
         _read_again(extent * batch * k * size, ctas * k_tiles * used * step * size, times, target)
@@ -172,7 +172,7 @@ def usage(
         sms=none + sms,
         k_tiles=k_tiles,
         mma_us=x.tile_m * x.tile_n * step / rate,
-        issue_us=copies / (_COPY_BYTES * clock),
+        issue_us=copies / (_COPIES_A_CLOCK * clock),
         smem_us=read / (128.0 * clock),
         steps=none + 1.0,
         zero_rows=(x.tile_m - used_m + x.tile_n - used_n) * (x.producers > 0),

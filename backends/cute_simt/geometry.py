@@ -6,7 +6,7 @@ lanes lie in a grid (M, N); each lane owns `thread` (M, N) accumulators. What th
 `geometry_resources.py`, and the kernels for few rows in `geometry_gemv.py`.
 
 On tensor cores ("dmma") tiles, copies and stores are the same, but the instruction decides which
-lane owns which sum: eight lanes share one index, four the other.
+lane owns which accumulator: eight lanes share one index, four the other.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class Geometry:
     cluster_vectors
         Such vectors that a thread of a cluster adds up, at most.
     stores_elements
-        A cluster's sums go on to D element by element, through a patch of the warp: D has no such
-        vectors.
+        What a cluster has added goes to D element by element, through a patch of the warp: D has
+        no such vectors.
     store_width
         Width of one store to D (or to the workspace).
     stores_directly
         A run of a lane is one store, and needs no patch where the tile lies inside D.
     column_step
-        Tiles begin at multiples of so many columns, and through a patch so many are stored at once.
+        Columns of which tiles begin at multiples, and that are stored at once through a patch.
     smem_bytes
         Shared memory of one CTA.
     registers

@@ -6,7 +6,7 @@ exceptions:
 
 - Big tiles of float32 transpose a K-major operand on its way, by 4-byte copies.
 - A `repacked` configuration multiplies copies of the operands that are not M- or N-major with
-  aligned rows: `effective_problem` is the problem with these copies in place of the operands.
+  aligned rows: `effective_problem` is the problem of these copies.
 - TMA brings operands to warp-specialized tiles, a box a k_tile.
 """
 
@@ -84,7 +84,7 @@ class OperandTile:
     vector
         Width of one shared-memory read along the contiguous index.
     most_accumulators
-        The threads have as many accumulators as they may, and no registers to spare.
+        The threads have the most accumulators that they may, and no registers to spare.
     tma_fed
         Brought by TMA, a box a k_tile, and not by copies of threads.
     tma_swizzled
@@ -96,7 +96,7 @@ class OperandTile:
         alone (docs/lab-notes/2026-11-26-cuda-core-code-choices.md).
     padded
         Behind the last row of the operand, a copy in the workspace, there are others up to a whole
-        tile. What they hold goes into sums that nobody stores.
+        tile. What they hold goes into accumulators that nobody stores.
     """
 
     dtype: DType
@@ -243,7 +243,7 @@ def is_repacked(kind: MatrixType, config: Config) -> bool:
 
 
 def widens_integers(problem: Problem) -> bool:
-    """Whether sums of integers are cut to the type that these were read as, and D has another."""
+    """Whether integers are added up in the type that they were read as, and D has another."""
     return problem.converted in INTEGERS and problem.d.dtype is not problem.converted
 
 

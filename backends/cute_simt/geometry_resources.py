@@ -1,6 +1,6 @@
 """What a CTA takes of an SM: threads, shared memory and registers.
 
-No compiler is asked: registers are an estimate, which decides how many CTAs an SM is planned to
+No compiler runs: registers are an estimate, which decides how many CTAs an SM is planned to
 hold and what ptxas is told. Tests compile every tile and look for spills.
 """
 
@@ -54,7 +54,7 @@ BARRIER_BYTES = 8  # of an mbarrier (PTX ISA)
 RESERVED_SMEM = 1024  # bytes of each CTA, by the driver, from sm_80 on
 # Beyond accumulators and fragments ptxas takes about 40 (sm_90a), and some for each copy's address.
 BASE_REGISTERS, COPY_REGISTERS, COPIES_HELD = 40, 4, 6
-STRIDE_REGISTERS = 16  # for the strides of both indices, beside DMMA's fragments
+STRIDE_REGISTERS = 16  # for the strides of both indices, on top of DMMA's fragments
 
 
 class Needs(NamedTuple):
@@ -88,11 +88,11 @@ def smem_of(problem: Problem, config: Config, a: OperandTile, b: OperandTile) ->
     else:
         row_bytes = patch_pitch(problem, config) * problem.accumulator.itemsize
         patches = warps * lanes_of(config)[0] * row_bytes
-    beside = patches_beside_stages(config)
-    smem_bytes = pipeline + patches if beside else max(pipeline, patches)
+    apart = patches_beside_stages(config)
+    smem_bytes = pipeline + patches if apart else max(pipeline, patches)
     smem_bytes += 2 * config.stages * BARRIER_BYTES * is_warp_specialized(config)
     if is_cluster_split_k(config) and is_warp_specialized(config):
-        # As many CTAs on an SM as without a cluster: estimated times then agree.
+        # An SM has the CTAs that it has without a cluster: estimated times then agree.
         return max(smem_bytes, smem_of(problem, replace(config, cluster_k=1), a, b))
     return smem_bytes
 
@@ -112,7 +112,7 @@ def cluster_vectors(problem: Problem, config: Config) -> int:
 
 
 def stores_elements(problem: Problem, config: Config, b: OperandTile) -> bool:
-    """Whether stores of a thread's vectors as they are would reach four times as many sectors."""
+    """Whether stores of a thread's vectors as they are would reach four times the sectors."""
     wide = BANK_VECTOR // problem.accumulator.itemsize
     return is_cluster_split_k(config) and b.run >= wide > problem.d.vector
 
@@ -143,14 +143,14 @@ def _registers(problem: Problem, config: Config, a: OperandTile, b: OperandTile,
     addresses = BASE_REGISTERS + COPY_REGISTERS * min(copies, COPIES_HELD)
     if is_dmma(config) and "strided" in (problem.a.major, problem.b.major):
         addresses += STRIDE_REGISTERS
-    sums = config.thread[0] * config.thread[1]
-    return min(words * (sums + fragments) + addresses + held, 255)
+    accumulators = config.thread[0] * config.thread[1]
+    return min(words * (accumulators + fragments) + addresses + held, 255)
 
 
 def resident_warps(registers: int) -> int:
     """Return how many warps fit on an SM.
 
-    Its four schedulers have a quarter of the registers each: the sum of all promises more.
+    Its four schedulers have a quarter of the registers each: all of them together promise more.
     """
     return SCHEDULERS * (SM_REGISTERS // SCHEDULERS // (WARP * -(-registers // 8) * 8))
 

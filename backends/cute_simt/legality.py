@@ -17,7 +17,6 @@ from ..common.epilogue import in_halves, unsupported_epilogue
 from ..common.groups import unsupported_groups
 from ..common.kernel_key import unsupported_blocks, unsupported_memory, unsupported_parameter
 from ..common.workspace import LINE_BYTES
-from .fusion import unsupported_fusion
 from .geometry_gemv import (
     few_rows_smem_bytes,
     few_rows_wide,
@@ -32,6 +31,7 @@ from .geometry_operands import (
     widens_integers,
 )
 from .geometry_resources import smem_of
+from .legality_epilogue import unsupported_tile_epilogue
 from .legality_gemv import unsupported_axpy, unsupported_dot, unsupported_rows
 from .schedules import (
     AXPY,
@@ -59,7 +59,7 @@ from .work_split import split_remainders
 
 __all__ = [
     "may_be_tma_fed",
-    "may_split_sums",
+    "may_split_k",
     "unsupported_cluster",
     "unsupported_conversion",
     "unsupported_dmma",
@@ -109,7 +109,7 @@ def unsupported_reason(
         or _unsupported_remainder_configs(problem, config, target)
         or _unsupported_cluster_config(problem, config, target)
         or _unsupported_repack_config(problem, config, target)
-        or unsupported_fusion(problem, config)
+        or unsupported_tile_epilogue(problem, config)
     )
     reason = reason or unsupported_conversion(problem, config)
     if reason is not None:
@@ -151,7 +151,7 @@ def _unsupported_of_groups(problem: Problem, config: Config) -> str | None:
     if config.split_k * config.cluster_k > 1:
         return "how much K or how many tiles a group has is not known beforehand: K is not cut"
     if config.repacked or config.remainder or config.producers or config.swap_ab:
-        return "tiles of groups are copied by all warps from where they lie, with nothing beside"
+        return "tiles of groups are copied by all warps from where they lie, with no other copies"
     return None
 
 
@@ -163,12 +163,12 @@ def unsupported_conversion(problem: Problem, config: Config) -> str | None:
         return "operands are converted by tiles that all warps copy, in the plain schedule"
     if config.cluster_k > 1:
         return "operands are not converted in clusters along K"
-    if config.split_k > 1 and not may_split_sums(problem):
-        return "parts of K are added up, which is not all that their sums become D by"
+    if config.split_k > 1 and not may_split_k(problem):
+        return "parts of K are added up, and D is not the sum of what they hold"
     return None
 
 
-def may_split_sums(problem: Problem) -> bool:
+def may_split_k(problem: Problem) -> bool:
     """Whether partial sums may be added up: those of bool are joined, and some integers cut."""
     return problem.converted is not DType.BOOL and not widens_integers(problem)
 
@@ -209,12 +209,12 @@ def _unsupported_tile(problem: Problem, config: Config) -> str | None:
     if config.cluster != (1, 1):
         return "cute_simt forms clusters along K only"
     lanes = lanes_of(config)
-    warps, sums = config.warps[0] * config.warps[1], config.thread[0] * config.thread[1]
-    if lanes[0] * lanes[1] != WARP or m * n != warps * WARP * sums:
+    warps, accumulators = config.warps[0] * config.warps[1], config.thread[0] * config.thread[1]
+    if lanes[0] * lanes[1] != WARP or m * n != warps * WARP * accumulators:
         return f"tile {m}x{n} is not warps {config.warps} x 32 lanes x thread {config.thread}"
     if warps * WARP > _MAX_THREADS:
         return f"{warps * WARP} threads are more than the {_MAX_THREADS} of a CTA"
-    registers = sums * problem.accumulator.itemsize // 4
+    registers = accumulators * problem.accumulator.itemsize // 4
     if registers > MAX_ACCUMULATOR_REGISTERS:
         return f"{registers} accumulator registers a thread leave too few of 255 for the rest"
     narrow = problem.a.dtype.itemsize == 2 or problem.converted is not None
@@ -266,9 +266,9 @@ def _unsupported_persistent(problem: Problem, config: Config, target: Target) ->
     # Seen with M-major and N-major operands at odd addresses, and with flat tiles.
     if min(m, n) < 64 or is_biggest(config) == (threads < 256):
         return f"the {threads} threads of a persistent {m}x{n} tile spill"
-    # Seen in tt on sm_100a, where sums are added to in pairs.
+    # Seen in tt on sm_100a, where FMAs add in pairs.
     if is_biggest(config) and target.capability >= (10, 0):
-        return f"a persistent {m}x{n} tile leaves too few registers for pairs of sums"
+        return f"a persistent {m}x{n} tile leaves too few registers for pairs of accumulators"
     if "strided" in (problem.a.major, problem.b.major):
         return "persistent CTAs keep no registers for the strides of both indices"
     return None
@@ -300,7 +300,7 @@ def _unsupported_stream_k_config(problem: Problem, config: Config) -> str | None
 def unsupported_stream_k(problem: Problem, config: Config) -> str | None:
     """Say why a tile is not for stream-K, however many k_tiles there are; None where it may be."""
     if not is_dmma(config) and (problem.a.dtype is not DType.FLOAT32 or not is_biggest(config)):
-        return "stream-K is for float32 and for tiles with as many sums a thread as there may be"
+        return "stream-K is for float32 and the most accumulators a thread may have"
     registers = config.thread[0] * config.thread[1] * problem.accumulator.itemsize // 4
     if is_dmma(config) and is_warp_specialized(config):
         return "what tensor cores multiply in stream-K is copied by all warps"
@@ -328,7 +328,7 @@ def _unsupported_dmma_config(problem: Problem, config: Config, target: Target) -
     if reason is not None:
         return reason
     if lanes_of(config) not in ((8, 4), (4, 8)) or min(config.thread) < 2:
-        return f"{config.thread} sums of a lane are not those of products of 16x8"
+        return f"{config.thread} accumulators of a lane are not those of products of 16x8"
     if config.tile[2] not in (DMMA_K_TILE, 2 * DMMA_K_TILE):
         return f"a k_tile of {config.tile[2]} has not one or two lines of {LINE_BYTES} bytes"
     return None
@@ -351,7 +351,7 @@ def unsupported_tile_producers(dtype: DType, config: Config) -> str | None:
     if is_dmma(config):
         return _unsupported_dmma_producers(config)
     if dtype is not DType.FLOAT32 or not is_biggest(config):
-        return "warps that only copy are for float32 and tiles of as many sums a thread as may be"
+        return "warps that only copy are for float32 and the most accumulators a thread may have"
     if config.warps[0] * config.warps[1] != CONSUMER_WARPS:
         return "warps that only copy are for CTAs that have an SM to themselves"
     return None
@@ -359,7 +359,7 @@ def unsupported_tile_producers(dtype: DType, config: Config) -> str | None:
 
 def _unsupported_dmma_producers(config: Config) -> str | None:
     if config.thread[0] * config.thread[1] * 2 == MAX_ACCUMULATOR_REGISTERS:
-        return "a warp more leaves too few registers for as many sums of float64 as there may be"
+        return "a warp more leaves too few registers for the most accumulators in float64"
     if config.tile[2] != DMMA_K_TILE:
         return f"TMA brings k_tiles of {DMMA_K_TILE} in float64: one row of the widest swizzle"
     return None
@@ -421,7 +421,7 @@ def _unsupported_repack_config(problem: Problem, config: Config, target: Target)
 def unsupported_repack(problem: Problem, config: Config, target: Target) -> str | None:
     """Say why a tile has no operands copied for it, whatever their sizes; None where it may."""
     if problem.a.dtype is not DType.FLOAT32 or not is_big(config):
-        return "operands are copied first in float32 only, for tiles of 64 sums a thread or more"
+        return "operands are copied first in float32 only, for threads of 64 accumulators or more"
     if has_aligned_rows(problem.a) and has_aligned_rows(problem.b):
         return "A and B lie in aligned rows along M and N: there is nothing to copy first"
     if target.capability[0] != 9:
@@ -450,7 +450,7 @@ def unsupported_cluster(problem: Problem, config: Config, target: Target) -> str
     if is_warp_specialized(config) and not is_dmma(config):
         return "clusters along K with warps that only copy are for tensor cores"
     if config.thread[1] * problem.accumulator.itemsize % BANK_VECTOR:
-        return f"a row of a thread of {config.thread} makes no whole vectors for a cluster's sums"
+        return f"a row of a thread of {config.thread} makes no whole vectors for a cluster to add"
     return None
 
 
@@ -460,7 +460,7 @@ def _unsupported_remainder_configs(problem: Problem, config: Config, target: Tar
     if config.schedule in FEW_ROWS:
         return f"the {config.schedule} schedule leaves no rows over"
     if not is_big(config):
-        return "remainder launches are for tiles of 64 sums a thread or more: others waste little"
+        return "remainder launches are for threads of 64 accumulators or more: others waste little"
     if len({remainder.swap_ab for remainder in config.remainder}) < len(config.remainder):
         return "there is one remainder launch of rows at most, and one of columns"
     for remainder in config.remainder:

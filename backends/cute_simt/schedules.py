@@ -150,7 +150,7 @@ def is_big(config: Config) -> bool:
 
 
 def is_biggest(config: Config) -> bool:
-    """Whether a thread has as many accumulators as it may."""
+    """Whether a thread has the most accumulators that it may."""
     return config.thread[0] * config.thread[1] == MAX_ACCUMULATOR_REGISTERS
 
 

@@ -161,7 +161,7 @@ TMA_FED_DMMA_SHAPES = (
     ((8, 112, 16), (1, 7), 6),
 )
 
-# Most sums of a TMA-fed tile where eight lanes share rows of N: in nn, larger ones are slower than
+# The largest TMA-fed tile where eight lanes share rows of N: in nn, larger ones are slower than
 # with warps that copy for themselves (docs/lab-notes/2026-11-26-cuda-core-code-choices.md).
 _MOST_DOWN = 64 * 112
 
@@ -228,7 +228,7 @@ def few_rows(problem: Problem, rows: int) -> tuple[Config, ...]:
 def _pays(problem: Problem, config: Config) -> bool:
     """Say whether a tile is worth considering for a class.
 
-    k_tiles of whole lines are for an operand whose lines lie along K, and 256 columns beside few
+    k_tiles of whole lines are for an operand whose lines lie along K, and 256 columns with few
     rows for one whose lines lie across it: half a line of each is slow. Of two tiles of 64x64 that
     of twice the threads is for copies of single elements.
     """
@@ -251,14 +251,14 @@ def config_bytes(problem: Problem) -> int:
 
 
 @lru_cache(maxsize=64)
-def _of_cuda_cores(a: DType, b: DType, sums: DType) -> tuple[Config, ...]:
-    """Return the tiles for inputs and sums of some types, without split-K."""
+def _of_cuda_cores(a: DType, b: DType, acc: DType) -> tuple[Config, ...]:
+    """Return the tiles for inputs and accumulators of some types, without split-K."""
     found = []
     size, least = max(a.itemsize, b.itemsize), min(a.itemsize, b.itemsize)
     for (m, n), warps, thread, stages, float32_only, lines in SHAPES:
-        if float32_only and (a is not DType.FLOAT32 or b is not a or sums is not a):
+        if float32_only and (a is not DType.FLOAT32 or b is not a or acc is not a):
             continue
-        if sums.itemsize == 8 and thread == (8, 8):
+        if acc.itemsize == 8 and thread == (8, 8):
             # 64 float64 accumulators are 128 registers: halve the tile along M instead.
             m, thread = m // 2, (4, 8)
         config = Config(

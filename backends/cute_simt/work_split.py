@@ -100,7 +100,7 @@ def part_bytes(problem: Problem, config: Config) -> int:
 
 
 def flags_offset(ctas: Any, of_part: int) -> Any:
-    """Return where in the workspace stream-K's flags lie: behind one tile of sums a CTA."""
+    """Return where in the workspace stream-K's flags lie: behind one tile of partial sums a CTA."""
     return ctas * of_part
 
 
@@ -115,10 +115,11 @@ def scratch_bytes(problem: Problem, extents: Extents, config: Config, target: Ta
     Problem and extents are as the caller sees them.
     """
     oriented, sizes = config.oriented(problem), extents_of_tiles(config.oriented(extents), config)
-    return repacked_bytes(oriented, sizes, config) + _sums_bytes(oriented, sizes, config, target)
+    copies = repacked_bytes(oriented, sizes, config)
+    return copies + _partials_bytes(oriented, sizes, config, target)
 
 
-def _sums_bytes(problem: Problem, extents: Extents, config: Config, target: Target) -> int:
+def _partials_bytes(problem: Problem, extents: Extents, config: Config, target: Target) -> int:
     if is_stream_k(config):
         return stream_k_bytes(stream_ctas(config, extents, target), part_bytes(problem, config))
     if not is_tail(config):

@@ -132,7 +132,9 @@ def test_clusters_along_k_compile_without_spills_and_without_a_second_kernel(pla
     assert info.spill_bytes == 0
     assert {"LDL", "STL"}.isdisjoint(ops)
     assert ops["UCGABAR_ARV"] == 2
-    assert ops["MEMBAR"] == 1, "before the sums are fetched; behind that nothing is to be seen"
+    assert ops["MEMBAR"] == 1, (
+        "before accumulators are fetched; nothing follows that another CTA must see"
+    )
     assert geometry(plan.problem, plan.config).smem_bytes <= info.smem_bytes
     ptx = artifact.files["kernel.ptx"].decode()
     assert ptx.count(".entry") == 1 + plan.config.repacked
@@ -192,7 +194,7 @@ def shared_of(majors, alignment, tile, warps, arch, schedule="stream"):
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
 @pytest.mark.sample(2)
 def test_ranges_of_k_tiles_compile_without_spills(majors, arch):
-    """Of the tiles with the most sums a thread: nothing is left for what lives across pieces."""
+    """Of tiles with the most accumulators: nothing is left for what lives across pieces."""
     number = ["kn", "kk", "mn", "mk"].index(majors) + len(arch)
     alignment, tile = (16, 4)[number % 2], ALONE[number // 2 % 2]
     artifact = made(shared_of(majors, alignment, *tile, arch))

@@ -81,7 +81,12 @@ def test_copies_are_offered_for_big_tiles_wherever_some_operand_does_not_lie_wel
         (problem_of(DType.FLOAT32, "m", "n"), {}, "sm_90a", "nothing to copy"),
         (problem_of(DType.FLOAT64, "k", "n"), {"thread": (8, 8), "warps": (2, 8)}, "sm_90a", "32"),
         (problem_of(DType.BFLOAT16, "k", "n", 2), {}, "sm_90a", "float32 only"),
-        (ODD, {"tile": (32, 64, 16), "warps": (2, 2), "thread": (4, 4)}, "sm_90a", "64 sums"),
+        (
+            ODD,
+            {"tile": (32, 64, 16), "warps": (2, 2), "thread": (4, 4)},
+            "sm_90a",
+            "64 accumulators",
+        ),
         (ODD, {"schedule": "persistent", "occupancy": 1}, "sm_90a", "too few k_tiles"),
         (ODD, {"schedule": "dot"}, "sm_90a", "where they lie"),
         (ODD, {"schedule": "axpy"}, "sm_90a", "where they lie"),
@@ -97,7 +102,7 @@ def test_copies_keep_the_rules_of_their_schedules():
     tail = replace(TILE, schedule="tail", occupancy=1, split_k=2)
     assert unsupported_reason(ODD, stream, H200) is unsupported_reason(ODD, tail, H200) is None
     assert "how many CTAs" in unsupported_reason(ODD, replace(stream, occupancy=0), H200)
-    assert "as many sums" in unsupported_reason(
+    assert "most accumulators" in unsupported_reason(
         ODD, replace(stream, tile=(128, 128, 16), thread=(8, 8)), H200
     )
     # Where they lie it may not: there are no registers for two strides.
@@ -162,7 +167,7 @@ BIGGEST = [((128, 256), (2, 4)), ((256, 128), (4, 2)), ((64, 256), (1, 4))]
 @pytest.mark.parametrize("number", range(12))
 @pytest.mark.sample(3)
 def test_copies_and_their_products_compile_without_spills(number):
-    """Of the tiles with the most sums a thread, by all schedules: no local memory, no spills."""
+    """Of tiles with the most accumulators, by all schedules: no local memory, no spills."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     tile, warps = BIGGEST[number % 3]
     schedule = ("", "tail", "stream", "")[number // 3]

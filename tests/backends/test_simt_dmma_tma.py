@@ -76,7 +76,7 @@ def in_stage(tile, row, k):
 
 
 def rows_of_lane(tile, sixteen, group, extent):
-    """Rows of a warp's that a group of four lanes reads, eight by eight, as it owns their sums."""
+    """Return the rows of a warp that a group of four lanes reads and owns, eight by eight."""
     pairs = sixteen and not tile.k_major
     return [
         first + (2 * group + odd if pairs else group + 8 * odd)
@@ -113,7 +113,7 @@ def reads(monkeypatch):
 
 @pytest.mark.compile
 def test_lanes_read_each_element_once_and_without_conflicts(reads):
-    """Device code, called with numbers: rows as sums are owned, the same K of A and of B."""
+    """Device code, called with numbers: rows as lanes own them, the same K of A and of B."""
     from unigemm.backends.cute_simt.kernels import mainloop_dmma_tma as dmma_fed
 
     widths = set()

@@ -388,7 +388,7 @@ def test_persistent_ctas_are_for_few_k_tiles_of_more_tiles_than_fit_at_once():
     wide = Config((128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), schedule="persistent")
     wide = replace(wide, occupancy=1)
     assert unsupported_reason(problem, wide, H200) is None
-    assert "pairs of sums" in unsupported_reason(problem, wide, named_target("sm_100a"))
+    assert "pairs of accumulators" in unsupported_reason(problem, wide, named_target("sm_100a"))
     assert "strides" in unsupported_reason(
         problem_of(DType.FLOAT32, "strided", "n"), found[0], H200
     )
@@ -473,7 +473,7 @@ def test_what_cannot_stream_is_told_why():
         replace(problem, batch_invariant=True), config, H200
     )
     less = replace(config, tile=(128, 128, 16), thread=(8, 8))
-    assert "as many sums" in unsupported_reason(problem, less, H200)
+    assert "most accumulators" in unsupported_reason(problem, less, H200)
 
 
 @given(st.integers(1, 300), st.integers(1, 10**12))
@@ -527,7 +527,7 @@ def test_operands_are_brought_by_tma_where_they_lie_in_aligned_rows():
     [
         ({}, "sm_100a", "Hopper"),
         ({}, "sm_80", "Hopper"),
-        ({"thread": (8, 8), "warps": (4, 4)}, "sm_90a", "as many sums"),
+        ({"thread": (8, 8), "warps": (4, 4)}, "sm_90a", "most accumulators"),
         ({"tile": (64, 256, 16), "warps": (1, 4)}, "sm_90a", "to themselves"),
         ({"producers": 2}, "sm_90a", "4 warps copy, not 2"),
     ],

@@ -48,7 +48,12 @@ def of(remainder, **change):
         (problem_of(DType.FLOAT64, "k", "k"), {"thread": (8, 8), "warps": (2, 8)}, "sm_90a", "32"),
         (problem_of(DType.BFLOAT16, "k", "k"), {"thread": (8, 8), "warps": (2, 8)}, "sm_90a", "32"),
         (replace(ODD, batch_invariant=True), {}, "sm_90a", "depends on M"),
-        (ODD, {"tile": (32, 64, 16), "warps": (2, 2), "thread": (4, 4)}, "sm_90a", "64 sums"),
+        (
+            ODD,
+            {"tile": (32, 64, 16), "warps": (2, 2), "thread": (4, 4)},
+            "sm_90a",
+            "64 accumulators",
+        ),
         (ODD, {"schedule": "dot"}, "sm_90a", "no rows over"),
         (ODD, of(replace(TILE, remainder=())), "sm_90a", "schedule for few rows"),
         (ODD, of(DOT, split_k=2), "sm_90a", "K whole"),

@@ -145,7 +145,7 @@ def test_whole_tiles_and_those_of_a_tail_have_the_same_epilogue():
     check_planned(case, plan, NUMPY, device(target=target))
     largest = replace(plan.problem.epilogue, largest=plan.problem.epilogue.result)
     refused = unsupported_reason(replace(plan.problem, epilogue=largest), config, target)
-    assert "sums of another order" in str(refused)
+    assert "added up in another order" in str(refused)
 
 
 def test_scales_of_blocks_are_of_neighbouring_columns():

@@ -94,7 +94,7 @@ def add_cluster(
     for first in range_constexpr(0, geo.cluster_vectors, group):
         last = const_expr(min(first + group, geo.cluster_vectors))
         fetched = cute.make_rmem_tensor((last - first, count, wide), spec.acc)
-        for v in range_constexpr(first, last):  # all loads of a group before its first sum
+        for v in range_constexpr(first, last):  # all loads of a group before the first is added
             number = cutlass.min(begin + v * warps + warp, Int32(vectors - 1))
             where = area + (number * WARP + lane) * VECTOR_BYTES
             for step in range_constexpr(count):

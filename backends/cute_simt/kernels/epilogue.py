@@ -10,8 +10,7 @@ call is carried out there. Who calls it:
     gemv_dot, gemv_axpy       the few-row kernels
 
 With split-K, and in the parts of a tail, they write partial sums: the type is then that of the
-accumulators, and what finishes D is `tail_kernel`, or `reduce_kernel` of
-`cute/kernels/reduction.py`.
+accumulators, and D is left to `tail_kernel`, or `reduce_kernel` of `cute/kernels/reduction.py`.
 
 A tile goes out in one of two ways. Where a lane's run of columns is one vector store and the tile
 lies inside D, the lanes store at once (`store_runs`). Else each warp goes through a patch of shared
@@ -59,8 +58,8 @@ class Destination(NamedTuple):
         Row and column of the tile's first element.
     extents
         Rows and columns that there are.
-    fused
-        What the epilogue of a call takes; None where there is none.
+    epilogue
+        What that of a call takes; None where there is none.
     """
 
     address: Int64
@@ -82,7 +81,7 @@ def store_results(
     ----------
     spec
         What the kernel is compiled for.
-    sums
+    acc
         Accumulators; a tensor where not all may exist.
     address
         Of the first one in D, or in the workspace for partial sums.
@@ -93,10 +92,10 @@ def store_results(
     stride
         Elements of memory from one column to the next.
     apart
-        Columns from one sum to the next.
+        Columns from one accumulator to the next.
     together
         Whether they are stored as one vector where all exist.
-    extents, fused
+    extents, epilogue
         See `Destination`.
     aligned
         Whether the first column is a multiple of how many they are.

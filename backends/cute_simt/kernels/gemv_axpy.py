@@ -174,7 +174,7 @@ def axpy_kernel(
     member, group = warp % config.warps[1], warp // config.warps[1]
     row, tn, batch, part = unit_of_block(grid)
 
-    # Of K: each lane of a column has as many neighbouring rows of B as are on their way at once.
+    # Of K: each lane of a column has the neighbouring rows of B that it loads at once.
     step = const_expr(few_rows_step(spec.problem, config))
     whole = k // step
     first, iterations = iterations_of(whole, part, grid.split_k)

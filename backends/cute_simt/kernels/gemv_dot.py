@@ -259,7 +259,7 @@ def dot_kernel(
 
 
 def start_kernel(kernel: Callable, spec: Spec, of: Arguments) -> None:
-    """Launch a kernel for few rows, and the sum of its parts."""
+    """Launch a kernel for few rows, and what adds up its parts."""
     a, b, d, workspace = of.addresses
     m, n, k, l0, l1 = of.sizes
     split_k = of.parameters.split_k

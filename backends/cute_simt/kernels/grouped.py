@@ -1,8 +1,8 @@
 """Groups of rows, of columns or of K: each CTA computes one tile of one group.
 
-There are CTAs for as many tiles as there may be; those without a tile only write zeros where no
-group is. Addresses move to where a group begins, so that the rest is as in `gemm.py`: what is
-copied and what is stored ends with the group.
+There are CTAs for the most tiles that groups may have; those without a tile only write zeros
+where no group is. Addresses move to where a group begins, so that the rest is as in `gemm.py`:
+what is copied and what is stored ends with the group.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.

@@ -5,7 +5,7 @@
     3. the product           one of
                                gemm.py               a tile, or a part of its K, a CTA
                                persistent.py         several tiles a CTA, for short K
-                               warp_specialized.py   warps that only copy beside others (Hopper)
+                               warp_specialized.py   warps that only copy, and others (Hopper)
                                stream_k.py           equally many k_tiles a CTA
                                gemv_dot.py, gemv_axpy.py   few rows of A
                                grouped.py            tiles of groups
@@ -22,7 +22,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, const_expr
+from cutlass import Int32, Int64, const_expr
 
 from unigemm.problem.problem import Problem
 
@@ -60,7 +60,7 @@ _PARAMETERS = len(Parameters._fields)
 
 
 def start(spec: Spec, of: Arguments) -> None:
-    """Launch the product of tiles (but for stream-K), and the sum of its parts."""
+    """Launch the product of tiles (but for stream-K), and what adds up its parts."""
     a, b, d, workspace = of.addresses
     m, n, k, l0, l1 = of.sizes
     split_k, along_n, band, sms = of.parameters
@@ -133,7 +133,7 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
         _, taken = parted(spec.problem, of.more)
         offsets = of_groups(spec.problem, of.more).offsets
 
-        def product(spec: Spec, addresses: tuple, taken: Taken) -> None:
+        def product(spec: Spec, addresses: tuple[Int64, ...], taken: Taken) -> None:
             steps = (of.a_steps, of.b_steps, of.d_steps)
             launch(
                 spec,

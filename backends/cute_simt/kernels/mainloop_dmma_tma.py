@@ -3,7 +3,7 @@
 The products are those of `mainloop_dmma.py`; the reads are other ones. TMA leaves 16 elements a row
 and exchanges their eight units of 16 bytes: unit u of row r lies where u ^ (r % 8) would. A K-major
 operand has a row for each M or N and K along it; another one has boxes of 16 M or N, one after the
-other, a row for each K. So that what a warp reads at once lies in as many banks as there are, lanes
+other, a row for each K. So that the words a warp reads at once lie in a bank each, lanes
 t of four do not take K t and t + 4 of each eight, but those of `k_of`: which K an instruction adds
 first does not matter, as long as A and B agree.
 
@@ -63,28 +63,28 @@ class Side:
     def __init__(
         self, tile: OperandTile, sixteen: bool, pairs: bool, first: Int32, lane: Int32
     ) -> None:
-        """Take a warp's `first` row; `sixteen` if an instruction has so many rows of it."""
+        """Take a warp's `first` row; `sixteen` if an instruction has 16 rows of it."""
         self.tile = tile
         self.row_pairs = sixteen and not tile.k_major
         self.k_pairs = pairs and tile.k_major
         g, t = lane // FRAGMENT_K, lane % FRAGMENT_K
-        self.places = [
-            [self._places(k_of(pairs, t, step, which), first, g) for which in range(FRAGMENTS)]
+        self.offsets = [
+            [self._offsets(k_of(pairs, t, step, which), first, g) for which in range(FRAGMENTS)]
             for step in range(STEPS)
         ]
 
-    def _places(self, k: Int32, first: Int32, g: Int32) -> tuple[Int32, Int32]:
-        """Return where a lane reads of an even and of an odd eight rows; the same twice of sixteen.
+    def _offsets(self, k: Int32, first: Int32, g: Int32) -> tuple[Int32, Int32]:
+        """Return a lane's offsets in an even and in an odd eight rows; the same twice of sixteen.
 
         Eight rows are half of a box; the swizzle exchanges the halves where K says so.
         """
         if self.tile.k_major:
-            place = (first + g) * DMMA_K_TILE + unit_of(k // UNIT, g) + k % UNIT
-            return place, place + FRAGMENT_ROWS * DMMA_K_TILE
+            offset = (first + g) * DMMA_K_TILE + unit_of(k // UNIT, g) + k % UNIT
+            return offset, offset + FRAGMENT_ROWS * DMMA_K_TILE
         box = first // SWIZZLE_ROWS * BOX + k * SWIZZLE_ROWS
         if self.row_pairs:
-            place = box + unit_of(g, k)
-            return place, place
+            offset = box + unit_of(g, k)
+            return offset, offset
         half = first % SWIZZLE_ROWS // FRAGMENT_ROWS  # 1 where warps have eight rows alone
         units = [(half ^ odd) * (FRAGMENT_ROWS // UNIT) + g // UNIT for odd in range(2)]
         even, odd = (box + unit_of(unit, k) + g % UNIT for unit in units)
@@ -93,7 +93,7 @@ class Side:
     def rows(self, stage: cute.Pointer, step: int, extent: int) -> list[list]:
         """Read each eighth row of a warp's `extent`, a value for each four K."""
         found = []
-        of_step, double = self.places[step], SWIZZLE_ROWS * DMMA_K_TILE
+        of_step, double = self.offsets[step], SWIZZLE_ROWS * DMMA_K_TILE
         for first in range(0, extent, FRAGMENT_ROWS):
             whole, odd = divmod(first // FRAGMENT_ROWS, 2)
             if self.row_pairs:
@@ -101,10 +101,10 @@ class Side:
                     found += self._of_sixteen(stage, of_step, whole * double)
                 continue
             count = UNIT if self.k_pairs else 1
-            places = of_step[:1] if self.k_pairs else of_step
+            offsets = of_step[:1] if self.k_pairs else of_step
             values = [
-                read(shared_vector(stage, place[odd] + whole * double, count), count)
-                for place in places
+                read(shared_vector(stage, offset[odd] + whole * double, count), count)
+                for offset in offsets
             ]
             found.append([each[x] for each in values for x in range(count)])
         return found
@@ -115,8 +115,8 @@ class Side:
             return [row[0] for row in rows]
         return [value for row in rows[:: 1 + self.row_pairs] for value in row]
 
-    def _of_sixteen(self, stage: cute.Pointer, places: list, box: int) -> list[list]:
-        pairs = [read(shared_vector(stage, place[0] + box, UNIT), UNIT) for place in places]
+    def _of_sixteen(self, stage: cute.Pointer, offsets: list, box: int) -> list[list]:
+        pairs = [read(shared_vector(stage, offset[0] + box, UNIT), UNIT) for offset in offsets]
         return [[pair[x] for pair in pairs] for x in range(UNIT)]
 
 

@@ -79,8 +79,8 @@ def sum_k_tiles(
 def lines_of_iteration(k_tile: int, iterations: int) -> list[int]:
     """Return the K of a k_tile that are added in the first of some iterations.
 
-    Those of the next iteration lie behind them. Each has as many of the k_tile's first half as of
-    the second, in which a transposed operand lies otherwise (`OperandTile.swizzle_xor`).
+    Those of the next iteration lie behind them. Each has equally many of the k_tile's first half
+    and of the second, in which a transposed operand lies otherwise (`OperandTile.swizzle_xor`).
     """
     each = k_tile // 2 // iterations
     return [first + i for first in (0, k_tile // 2) for i in range(each)]
@@ -138,7 +138,7 @@ def held_fragments(spec: Spec, held: Held) -> tuple[list, ...]:
 
 
 def lines_ahead(spec: Spec, begin: Stages, lines: Int32) -> Stages:
-    """Return where in shared memory the lines of A and of B begin that are so many further on."""
+    """Return where in shared memory A and B lie that many lines ahead."""
     geo = spec.geometry
     return Stages(begin.a + lines * geo.a.pitch, begin.b + lines * geo.b.pitch)
 

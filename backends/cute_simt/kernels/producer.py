@@ -110,7 +110,7 @@ class Source:
         self.rows = rows
 
     @property
-    def worked_out(self) -> tuple:
+    def worked_out(self) -> tuple[Int64, Int32, Int64, Int64]:
         """The numbers that copies begin with."""
         return self.address, self.first_offset, self.line_bytes, self.k_tile_bytes
 
@@ -222,7 +222,7 @@ def whole_copies(
 
 
 def advanced(where: Int64, step: Int64) -> Int64:
-    """Add to an address so that LLVM does not replace the sums by products with the first step."""
+    """Add to an address so that LLVM does not turn adding into products with the first step."""
     return cute.arch.inline_ptx(
         "add.s64 {$w0}, {$r0}, {$r1};", write_only_types=[Int64], read_only_args=[where, step]
     )

@@ -76,7 +76,7 @@ class Arguments(NamedTuple):
 
 
 class Bases(NamedTuple):
-    """Where A, B and D begin; with partial sums, these for D."""
+    """Where A, B and D begin, or where partial sums do instead of D."""
 
     a: Int64
     b: Int64

@@ -59,7 +59,7 @@ class Spec(device.Spec):
     def result(self) -> type | None:
         """The type that integers are converted to before D's; None where that is D's.
 
-        The low bits of a sum are the product in the type that its operands were converted to.
+        The low bits of an accumulator are the product in the type its operands were converted to.
         """
         kind = self.problem.converted
         return CUTE_TYPES[kind] if widens_integers(self.problem) and kind else None

@@ -144,7 +144,7 @@ def piece_coords(
 
 
 @cute.jit
-def finish_piece(
+def hand_over_piece(
     spec: cutlass.Constexpr, acc: cute.Tensor, outputs: Outputs, flags: Int64, piece: Piece,
     corner: tuple[Int32, Int32], sizes: tuple[Int32, Int32], order: Order, patch: cute.Pointer,
     thread: Int32,
@@ -204,7 +204,7 @@ def stream_kernel(
         wait_with(flags, left, tile, k_tile)
         cute.arch.griddepcontrol_launch_dependents()
 
-    due = Int32(0)  # whether there are sums whose flag is to be raised
+    due = Int32(0)  # whether accumulators were left whose flag is to be raised
     for _ in cutlass.range((k_tile + left + k_tiles - 1) // k_tiles, unroll=1):
         passed, unit = piece_coords(spec, tile, k_tile, left, extents, order)
         # Raised late, while copies are in flight: the release waits until all see the accumulators.
@@ -215,7 +215,7 @@ def stream_kernel(
         due = select(k_tile > 0, Int32(1), Int32(0))
         patch = cute.recast_ptr(smem, dtype=spec.acc)
         patch += own.warp * (spec.geometry.lanes[0] * spec.geometry.patch_pitch)
-        finish_piece(
+        hand_over_piece(
             spec, acc, Outputs(d, d_steps, taken, workspace), flags, Piece(index, tile, k_tile),
             unit.corner, (m, n), order, patch, thread,
         )  # fmt: skip
@@ -269,7 +269,7 @@ def consume_range(
             spec, acc, shared, barriers, thread_of(thread), count, stage, phase
         )
         due = select(k_tile > 0, Int32(1), Int32(0))
-        finish_piece(
+        hand_over_piece(
             spec, own_registers(acc, m >> 31), outputs, flags, Piece(index, tile, k_tile),
             unit.corner, (m, n), order, patch, thread,
         )  # fmt: skip

@@ -6,7 +6,7 @@ Parts go to the workspace as dense tiles, all tiles' first ones, then their seco
 and `tail_kernel` adds them in this order.
 
 Tiles at an edge of D move back over their neighbours. Where one of two such tiles is whole and the
-other in parts, D ends up with the sums of the parts, since these are added last.
+other in parts, D ends up with what the parts add up to, since these are added last.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.

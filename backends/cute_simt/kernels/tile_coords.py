@@ -23,7 +23,7 @@ def tile_origin(tile: OperandTile, first: Int32, rows: Int32, align: int) -> Ori
     least = tile.k_tile if tile.checks_k_end else 1
     if tile.padded or tile.tma_fed:
         return Origin(first, Int32(least))
-    if not tile.k_major:  # a copy is of so many rows
+    if not tile.k_major:  # a copy has rows side by side
         align = max(align, tile.copy_width)  # both are powers of two
     last = rows - tile.extent
     moves = (last >= 0) & (last % align == 0)

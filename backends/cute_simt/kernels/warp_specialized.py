@@ -1,4 +1,4 @@
-"""The warp-specialized kernel (Hopper): warps that only copy beside warps that only multiply.
+"""The warp-specialized kernel (Hopper): warps that only copy and warps that only multiply.
 
     producers  float32: a warpgroup; float64: one warp, since TMA brings both operands
                for each work unit and each k_tile of it: wait until all consumers have left a stage
