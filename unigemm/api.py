@@ -169,7 +169,7 @@ def matmul(
         byte then holds two float4_e2m1fn that are neighbours along K, the first in the low half,
         and K counts bytes.
 
-        Every other type that `numpy.matmul` multiplies works too: integers, whose sums wrap
+        Every other type that `numpy.matmul` multiplies works too: integers, which wrap
         around, booleans, and complex numbers. In host memory so do long doubles, and NumPy's may
         also be lists and numbers of another byte order. Arrays of NumPy and CuPy may be unaligned:
         what kernels cannot read is copied first.
@@ -190,20 +190,20 @@ def matmul(
         `numpy.matmul` does, and other types are NumPy's `dtype`, to which it may cast the inputs
         first.
 
-        Beside an epilogue's argument, whatever the value (``alpha=1.0``, too), it is what the sums
-        are rounded to, once, and may have fewer bits: int8 and float8 then get the nearest number
-        that they have.
+        With an epilogue's argument, whatever its value (``alpha=1.0``, too), accumulators are
+        rounded to this type once, and it may have fewer bits: int8 and float8 then get the nearest
+        number that they have.
 
-        Sums are in float64 for float64, in int32 for int8 (where they wrap around, as NumPy's and
-        cuBLAS's do) and otherwise in float32. Integers, complex numbers and long doubles are summed
-        in the type itself, as NumPy sums them; on a GPU narrow integers are in int32, of which the
-        low bits are the same.
+        Accumulators are float64 for float64, int32 for int8 (where they wrap around, as NumPy's and
+        cuBLAS's do) and otherwise float32. Integers, complex numbers and long doubles are summed in
+        the type itself, as NumPy sums them; on a GPU narrow integers are in int32, of which the low
+        bits are the same.
     precision : {"ieee", "tf32", "3xtf32"}
         The coarsest arithmetic to accept for float32 inputs; other inputs take "ieee" only. A
         kernel may be more accurate than that. "ieee" multiplies float32 as it is. "tf32" may cut
         each input to TF32, a relative error below ``2**-10``. "3xtf32" may split each input into
         two TF32 numbers, a relative error of about ``2**-21`` for each product, which on tensor
-        cores is more than twice as fast as "ieee". Sums are always in float32. The notes say what
+        cores is more than twice as fast as "ieee". Accumulators are float32. The notes say what
         happens to very large and very small numbers.
     deterministic : bool
         Ask for bitwise equal results from run to run.
@@ -222,23 +222,23 @@ def matmul(
         and workspaces are allocated on that stream too, and the caller orders it with others.
     scale_a, scale_b : float, array, or pair of arrays or of an array and a float, optional
         For float8 and int8 inputs: numbers, or arrays of float32. The result is ``scale_a * scale_b
-        * (a @ b)``, and sums are multiplied before anything else is done to them. An array has one
-        element, or one for each row of `a` in shape (..., M, 1) or column of `b` in (..., 1, N),
-        with any strides. Of whole operands of float8 the product of the two scales is made in
-        float64, so it may be too large or too small for a float32. int8 gives float32 where neither
-        `dtype` nor `out` says otherwise. An array is of the library and on the device of `a`. On a
-        GPU it is read when the work runs, so that a captured graph sees its new contents.
+        * (a @ b)``, and accumulators are multiplied before anything else is done to them. An array
+        has one element, or one for each row of `a` in shape (..., M, 1) or column of `b` in (...,
+        1, N), with any strides. Of whole operands of float8 the product of the two scales is made
+        in float64, so it may be too large or too small for a float32. int8 gives float32 where
+        neither `dtype` nor `out` says otherwise. An array is of the library and on the device of
+        `a`. On a GPU it is read when the work runs, so that a captured graph sees its new contents.
 
         Both operands of float8 may have a scale for each 128 elements along K, in float32 or
         float8_e8m0fnu: `a` for each row, (..., M, ceil(K / 128)), or for 128 rows, (..., ceil(M /
         128), ceil(K / 128)); `b` for each column, (..., ceil(K / 128), N), or for 128 columns,
-        (..., ceil(K / 128), ceil(N / 128)); with any strides. The sums of each 128 elements are
+        (..., ceil(K / 128), ceil(N / 128)); with any strides. The sum of each 128 products is
         multiplied by them. The CPU, Hopper's and Blackwell's tensor cores take these.
 
         Block scales are two arrays, and come in two formats. For MXFP8 both are float8_e8m0fnu, and
         each scale multiplies 32 elements along K. For NVFP4 both are float8_e4m3fn, and each scale
         multiplies 16 float4, which are 8 elements of the array. Either has the shape of its operand
-        with ceil(K / 32) (for NVFP4 ceil(K / 8)) in place of K, with any strides, and is copied
+        with ceil(K / 32) (for NVFP4 ceil(K / 8)) instead of K, with any strides, and is copied
         first; or it is flat, (..., count), in the tiles of 128 rows and 4 blocks that cuBLAS and
         ``torch._scaled_mm`` take (see `unigemm.problem.block_scales`), and is read in place. On
         GPUs only Blackwell's tensor cores multiply these (sm_100a, sm_103a, sm_110a).
@@ -275,9 +275,9 @@ def matmul(
         NaN in it: where `beta` is 0, `c` is not read. No other value changes what is done. Of a
         complex product they may be complex; the library's own operations then add its terms.
 
-        Beside integers (int8 alone, see `dtype`, is another case) and booleans these are whole
-        numbers, `c` and `bias` are such arrays, and all wraps around as the sums do. Other terms
-        need sums that are rounded, which ``dtype="float64"`` makes of integers.
+        With integers (int8 alone, see `dtype`, is another case) and booleans these are whole
+        numbers, `c` and `bias` are such arrays, and all wraps around as accumulators do. Other
+        terms need accumulators that are rounded, which ``dtype="float64"`` makes of integers.
     c : array, optional
         Broadcasts to the product's shape, with any strides. It may be `out` itself (the same view
         of the same memory), which is then added to; memory shared in part is refused.
@@ -285,7 +285,7 @@ def matmul(
         Broadcasts to the product's shape: (N,), (1, N), (M, 1), stacks in front.
     activation : str, optional
         "relu", "gelu" (by erf), "gelu_tanh", "silu", "sigmoid", "tanh" or "relu2". With `preact`,
-        "d" before such a name, as in "dgelu": the sums times the slope at `preact`. With
+        "d" before such a name, as in "dgelu": the product times the slope at `preact`. With
         `gate_layout`, "swiglu" or "geglu", whose result has N / 2 columns.
     preact_out : array, optional
         Gets what goes into the activation, in the product's shape.
@@ -298,11 +298,11 @@ def matmul(
     amax_out : array of one float32, optional
         Gets the largest magnitude of the result before `scale_d`; NaN if there is one.
     bias_grad_out : array, optional
-        Gets sums of the result, before `scale_d`, over the dimensions that it lacks.
+        Gets the sum of the result, before `scale_d`, over the dimensions that it lacks.
     epilogue : callable, optional
-        A function of the sums, ``epilogue(acc, **epilogue_args)``, instead of all of the above. It
-        is called with tracers, and what it does element by element becomes part of the kernel. A
-        tuple that it returns gives several results; `out` is a tuple then, too.
+        A function of the accumulator, ``epilogue(acc, **epilogue_args)``, instead of all of the
+        above. It is called with tracers, and what it does element by element becomes part of the
+        kernel. A tuple that it returns gives several results; `out` is a tuple then, too.
     epilogue_args : dict, optional
         Arrays that broadcast to the product, and numbers.
 
@@ -351,7 +351,7 @@ def matmul(
       them, and takes numbers below ``2**-126`` for 0.
 
     Hopper's tensor cores add the products of float8 with about 14 bits, because they cut all terms
-    of one instruction at the same place. cute_wgmma moves the sums to float32 every 128 of K.
+    of one instruction at the same bit. cute_wgmma adds to float32 accumulators every 128 of K.
 
     Examples
     --------

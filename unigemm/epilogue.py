@@ -1,4 +1,4 @@
-"""Functions of a product's sums: ``matmul(..., epilogue=fn)`` calls ``fn(acc, **args)`` once.
+"""Functions of accumulators: ``matmul(..., epilogue=fn)`` calls ``fn(acc, **args)`` once.
 
 `acc` and the arguments are tracers: Python's operators, NumPy's ufuncs and `numpy.where` write down
 what is done with them, element by element. What comes out is an `Epilogue`, the same for every
@@ -70,7 +70,7 @@ def _operators(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any
 
 
 class Tracer:
-    """What stands for the sums, or for an argument, while a function is traced."""
+    """What stands for the accumulator, or for an argument, while a function is traced."""
 
     __slots__ = ("_boolean", "_index", "_trace")
     __hash__ = None  # type: ignore[assignment]
@@ -170,7 +170,7 @@ def ndtr(x: Any) -> Any:
 
 
 def pair(x: Tracer) -> tuple[Tracer, Tracer]:
-    """Return the first and the second of the two sums that make one element of a gated D."""
+    """Return the first and the second of the two neighbours that make one element of a gated D."""
     if x._trace.is_constant(x):
         return x, x
     return x._trace.add("even", x._index), x._trace.add("odd", x._index)
@@ -429,11 +429,11 @@ def traced(
     Parameters
     ----------
     function
-        Takes the sums, and arguments by their names.
+        Takes the accumulator, and arguments by their names.
     arguments
         What stands for each: ("array", which of those of the call) or ("number", likewise).
     scales
-        The same of what the sums are multiplied by before the function takes them.
+        The same of what the accumulator is multiplied by before the function takes them.
 
     Raises
     ------
@@ -442,9 +442,9 @@ def traced(
     """
     trace = _Trace()
     tracers = {name: trace.add(kind, index) for name, (kind, index) in arguments.items()}
-    sums = math.prod((trace.add(kind, index) for kind, index in scales), start=Tracer(trace, 0))
+    acc = math.prod((trace.add(kind, index) for kind, index in scales), start=Tracer(trace, 0))
     try:
-        returned = function(sums, **tracers)
+        returned = function(acc, **tracers)
     except TypeError as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise UnsupportedProblem(
@@ -476,15 +476,15 @@ def traced(
 def pruned(
     steps: tuple[Step, ...], ends: tuple[int, ...]
 ) -> tuple[tuple[Step, ...], tuple[int, ...]]:
-    """Leave out the steps that nothing needs; the sums, and what a call brings, stay."""
+    """Leave out the steps that nothing needs; the accumulator, and what a call brings, stay."""
     needed = {0, *ends}
     for i in reversed(range(len(steps))):
         if i in needed and steps[i].op not in ("array", "number"):
             needed.update(steps[i].of)
-    place = {old: new for new, old in enumerate(sorted(needed))}
+    index = {old: new for new, old in enumerate(sorted(needed))}
     kept = []
     for old in sorted(needed):
         step = steps[old]
-        of = step.of if step.op in ("array", "number") else tuple(place[i] for i in step.of)
+        of = step.of if step.op in ("array", "number") else tuple(index[i] for i in step.of)
         kept.append(Step(step.op, of, step.value))
-    return tuple(kept), tuple(place[i] for i in ends)
+    return tuple(kept), tuple(index[i] for i in ends)

@@ -38,7 +38,7 @@ def _rebuild(kind: type[UnigemmError], args: tuple[Any, ...], state: dict[str, A
 
 
 class UnsupportedProblem(UnigemmError, ValueError):
-    """The product cannot be computed as asked; the base class of errors about its arrays."""
+    """The product cannot be computed as requested; the base class of errors about its arrays."""
 
 
 class ShapeMismatch(UnsupportedProblem):
@@ -86,4 +86,4 @@ class SettingWarning(UserWarning):
 
 
 class CacheWarning(UserWarning):
-    """The cache on disk cannot be used as asked, so the call goes on without it."""
+    """The cache on disk cannot be used as configured, so the call goes on without it."""

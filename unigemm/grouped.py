@@ -186,9 +186,9 @@ def grouped_matmul(
         Refused: no backend promises it yet.
     scale_a, scale_b : float or array, optional
         For float8 inputs: as in `matmul`, or arrays of G float32, one for each group. Those of 128
-        elements of K are shaped as their operands, (T, ceil(K/128)) beside (G, ceil(K/128),
+        elements of K are shaped as their operands, (T, ceil(K/128)) with (G, ceil(K/128),
         ceil(N/128)) say; rows and columns that groups divide have one for each of these. Where
-        they divide K, (M, ceil(T/128)) beside (ceil(T/128), N), groups begin at multiples of 128.
+        they divide K, (M, ceil(T/128)) with (ceil(T/128), N), groups begin at multiples of 128.
 
     Returns
     -------
@@ -200,12 +200,12 @@ def grouped_matmul(
     alpha, beta, c, activation, preact_out, preact, gate_layout, scale_d, amax_out, epilogue, \
 epilogue_args
         As in `matmul`. Arrays broadcast to the result; where that has two dimensions, they may also
-        have three, with groups first and 1 in place of T: (G, 1, N).
+        have three, with groups first and 1 instead of T: (G, 1, N).
     bias : array, optional
         (N,), or (G, N) with a row for each group, in every form but that of groups of columns; or
         as the other arrays.
     bias_grad_out : array, optional
-        Gets sums of the result: (N,) of all groups, or (G, N) of each.
+        Gets the sum of the result over rows: (N,) of all groups, or (G, N) of each.
 
     Raises
     ------

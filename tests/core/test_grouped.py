@@ -288,7 +288,7 @@ REFUSED = {
     "four dimensions": ((X, W[None], ENDS), {}, unigemm.ShapeMismatch, "two or three"),
     "inner extents": ((X[:, :3], W, ENDS), {}, unigemm.ShapeMismatch, "inner extents differ"),
     "K of two lengths": ((Y, X[:8], ENDS), {}, unigemm.ShapeMismatch, "inner extents differ"),
-    "stacks": ((STACK[:1], W), {}, unigemm.ShapeMismatch, "as many matrices"),
+    "stacks": ((STACK[:1], W), {}, unigemm.ShapeMismatch, "stacks of equal length"),
     "out": ((X, W, ENDS, X), {}, unigemm.ShapeMismatch, "out has shape"),
     "int16": ((X.astype("i2"), W.astype("i2"), ENDS), {}, unigemm.UnsupportedDtype, "int16"),
     "mixed": ((X.astype("f8"), W, ENDS), {}, unigemm.UnsupportedDtype, "convert one"),

@@ -12,7 +12,7 @@ from .library import Library
 
 __all__ = ["along_axes"]
 
-#: What has the result's dimensions, beside results; all else broadcasts to (..., M, N).
+#: Arrays that have the result's dimensions, as results do; all others broadcast to (..., M, N).
 _AS_OUT = ("out", "c", "preact", "preact_out")
 
 
@@ -55,7 +55,7 @@ def along_axes(
         if as_out and name != "out" and x.ndim != ndim:
             raise UnsupportedProblem(
                 f"{name} has {x.ndim} dimensions and the result {ndim}; with axes= it lies as the "
-                "result does: give it as many, of one element where it broadcasts"
+                f"result does: give it {ndim}, of one element where it broadcasts"
             )
         entry = entries.get("out" if as_out else name)
         views[name] = x if entry is None else move(x, _order(entry, x.ndim, name))
@@ -94,7 +94,7 @@ def _entries(axes: Any, cores: list[int]) -> list[tuple[int, ...]]:
         if len(numbers) != core or (not numbers and not (isinstance(entry, tuple) and not entry)):
             raise UnsupportedProblem(
                 f"axes={shown(axes)} holds {shown(entry)} where {core} dimensions are to be named; "
-                "pass a tuple of so many integers"
+                f"pass a tuple of {core} integers"
             )
         found.append(numbers)
     return found

@@ -235,9 +235,9 @@ def opened(
     named = {**arrays, "a": a, "b": b}
     device = one_device({name: _device(x, name) for name, x in named.items()})
     # A library may have several devices in host memory, which DLPack does not tell apart.
-    places = {name: x.device for name, x in named.items() if hasattr(x, "to_device")}
-    if places:
-        one_device(places)
+    devices = {name: x.device for name, x in named.items() if hasattr(x, "to_device")}
+    if devices:
+        one_device(devices)
     given = tuple(x for name, x in named.items() if name == "out" or name.startswith("result "))
     way = None if given else _way_back(a)
 

@@ -141,7 +141,7 @@ def _find(x: Any, kind: type, name: str) -> Library:
     elif hasattr(kind, "__cuda_array_interface__"):
         advice = f"pass cupy.asarray({name}), which shares its memory"
     elif x is None or is_written(name) or name.startswith("out["):
-        advice = "pass an array"  # a copy would be written in its place
+        advice = "pass an array"  # a copy would be written instead
     else:
         advice = f"pass numpy.asarray({name}), or an array with __dlpack__"
     raise LibraryMismatch(f"{name} is of type {kind.__qualname__}, no array; {advice}")

@@ -20,7 +20,7 @@ Again = Callable[[Sequence[Any]], list[int] | None]
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """What is done to arrays of a library beside multiplying them.
+    """What is done to arrays of a library other than multiplying them.
 
     Attributes
     ----------
@@ -119,8 +119,8 @@ class Library:
         a library without such modes.
     again
         Takes arrays, and how many bytes from their addresses a call reads or writes; returns what
-        `again` returns, which also looks whether the arrays have as many, and does what `ask` does.
-        None where reading each array does.
+        `again` returns, which also looks whether the arrays have these bytes, and does what `ask`
+        does. None where reading each array does.
     hold
         Takes arrays, their names for errors, their addresses and how many bytes from there are read
         or written, and raises if their memory has lost some of them. It runs on every call that
@@ -204,7 +204,7 @@ def again(library: Library, arrays: Sequence[Any], reach: Sequence[int]) -> Agai
     read = library.read
     kept = [(type(x), read(x)[1]) for x in arrays]
 
-    def places(given: Sequence[Any]) -> list[int] | None:
+    def addresses(given: Sequence[Any]) -> list[int] | None:
         found = []
         for x, (kind, own) in zip(given, kept, strict=True):
             if type(x) is not kind:
@@ -215,13 +215,13 @@ def again(library: Library, arrays: Sequence[Any], reach: Sequence[int]) -> Agai
             found.append(at)
         return found
 
-    return places
+    return addresses
 
 
 #: Array types met so far. No lock is needed: a type is added once and never changed.
 KNOWN: dict[type, Library] = {}
 
-#: What a caller brings to be written, beside the results.
+#: Auxiliary arrays that a caller brings to be written.
 WRITTEN = ("preact_out", "amax_out", "bias_grad_out")
 
 

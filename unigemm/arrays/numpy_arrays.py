@@ -70,7 +70,7 @@ def array_types() -> tuple[type, ...]:
 def without_errors(launch: Callable[..., None]) -> Callable[..., None]:
     """Return a host launcher that ignores `numpy.errstate`.
 
-    Other libraries return Inf and NaN whatever NumPy's users have asked NumPy for.
+    Other libraries return Inf and NaN whatever NumPy's users have set.
     """
     import numpy as np
 

@@ -412,7 +412,7 @@ def output_dtype(
             )
         if x.dtype in HOST_INPUTS and not on_host:
             raise UnsupportedDtype(
-                f"{name} is {x.dtype}, which no GPU kernel multiplies yet; {_in_its_place(x.dtype)}"
+                f"{name} is {x.dtype}, which no GPU kernel multiplies yet; {_instead_of(x.dtype)}"
                 ", or multiply it in host memory"
             )
     if not may_multiply(a.dtype, b.dtype):
@@ -433,7 +433,7 @@ def output_dtype(
     return dtype
 
 
-def _in_its_place(dtype: DType) -> str:
+def _instead_of(dtype: DType) -> str:
     """Say what to use instead of a type that only the host multiplies."""
     if dtype in (DType.COMPLEX64, DType.COMPLEX128, DType.CLONGDOUBLE):
         return "plan its real product, (M, 2 K) by (2 K, 2 N)"
@@ -479,7 +479,7 @@ def stream_handle(stream: Any) -> int:
     return address
 
 
-def one_device(places: Mapping[str, Where]) -> Where:
+def one_device(devices: Mapping[str, Where]) -> Where:
     """Return the device that all arrays are on, from the device of each.
 
     Raises
@@ -487,8 +487,8 @@ def one_device(places: Mapping[str, Where]) -> Where:
     DeviceMismatch
         The arrays are on different devices.
     """
-    first = next(iter(places.values()))
-    if any(place != first for place in places.values()):
-        where = ", ".join(f"{name} on {place}" for name, place in places.items())
+    first = next(iter(devices.values()))
+    if any(device != first for device in devices.values()):
+        where = ", ".join(f"{name} on {device}" for name, device in devices.items())
         raise DeviceMismatch(f"the arrays are on different devices: {where}; move them to one")
     return first

@@ -146,7 +146,7 @@ def _comparing(
         same = comparison(tensors) or alike
         trained = any(x.requires_grad for x in tensors)
 
-        def places(given: Sequence[Any]) -> list[int] | None:
+        def addresses(given: Sequence[Any]) -> list[int] | None:
             if (function_modes() or forward._current_level >= 0) and ask():
                 return None
             if trained and grad_enabled():
@@ -161,7 +161,7 @@ def _comparing(
                 found.append(at)
             return found if same(*given) else None
 
-        return places
+        return addresses
 
     return again
 

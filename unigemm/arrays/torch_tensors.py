@@ -83,7 +83,7 @@ def watchers() -> Callable[[], bool]:
     """Return a function that raises if something watches the operations of PyTorch.
 
     Watchers are modes and transforms of the calling thread. The function returns whether tensors
-    may have tangents; if so, each tensor must be asked. It does not look for tracing: then extents
+    may have tangents; if so, each tensor must be read. It does not look for tracing: then extents
     are tensors, which no key holds, so that `checked_pointer` finds it.
 
     Raises
@@ -195,7 +195,7 @@ def checked_pointer(x: Any, name: str) -> int:
 
 
 def check_held(
-    tensors: Sequence[Any], names: Sequence[str], places: Sequence[int], reach: Sequence[int]
+    tensors: Sequence[Any], names: Sequence[str], addresses: Sequence[int], reach: Sequence[int]
 ) -> None:
     """Refuse tensors whose storage ends before some number of bytes from the tensor's address.
 
@@ -206,7 +206,7 @@ def check_held(
     UnsupportedProblem
         It does.
     """
-    for x, name, at, size in zip(tensors, names, places, reach, strict=False):
+    for x, name, at, size in zip(tensors, names, addresses, reach, strict=False):
         storage = x.untyped_storage()
         if at + size > storage.data_ptr() + len(storage):
             raise UnsupportedProblem(

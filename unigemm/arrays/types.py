@@ -138,7 +138,7 @@ class ProductOptions(EpilogueOptions, total=False):
 
 
 class OneResultGroupedOptions(ProductOptions, total=False):
-    """The keyword arguments of `unigemm.grouped_matmul` beside that which makes two results."""
+    """The keyword arguments of `unigemm.grouped_matmul` but the one that makes two results."""
 
     rows: Array | Sequence[int] | None
     rest: Rest
@@ -167,7 +167,7 @@ class ContractionOptions(EinsumOptions, total=False):
 
 
 class OneResultOptions(EinsumOptions, total=False):
-    """The keyword arguments of `unigemm.matmul` beside that which makes two results of one."""
+    """The keyword arguments of `unigemm.matmul` but the one that makes two results of one."""
 
     axes: Axes | None
 

@@ -151,9 +151,9 @@ def _host_error(a: Any, b: Any, d: Any, dtype: DType) -> float:
     x, y = a.astype(np.float64), b.astype(np.float64)
     # BLAS computed the float64 product, so einsum makes its reference.
     expected = np.einsum("mk,kn->mn", x, y) if dtype is DType.FLOAT64 else x @ y
-    sums = accumulator(dtype)
-    bound = 2 * (a.shape[1] + 8) * unit_roundoff(sums) * (np.abs(x) @ np.abs(y))
-    if dtype is not sums:
+    acc = accumulator(dtype)
+    bound = 2 * (a.shape[1] + 8) * unit_roundoff(acc) * (np.abs(x) @ np.abs(y))
+    if dtype is not acc:
         bound += 1.01 * unit_roundoff(dtype) * np.abs(expected)
     return float(np.nan_to_num(np.abs(d - expected) / bound, nan=np.inf).max())
 

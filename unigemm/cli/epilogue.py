@@ -14,7 +14,7 @@ EpilogueWords = Annotated[
     str | None,
     typer.Option(
         "--epilogue",
-        help="What is done to the sums, such as bias,gelu_tanh: words for what matmul takes by "
-        f"name ({', '.join(WORDS)} of a gate, and activations).",
+        help="What is done to the accumulator, such as bias,gelu_tanh: words for what matmul takes "
+        f"by name ({', '.join(WORDS)} of a gate, and activations).",
     ),
 ]

@@ -227,7 +227,7 @@ def print_laid_out(text: str) -> None:
 
 
 def print_list(items: Iterable[str]) -> None:
-    """Print short texts with commas between, on as many lines as needed."""
+    """Print short texts with commas between, on the lines that they need."""
     _print(wrapped(", ".join(items), width()))
 
 
@@ -265,7 +265,7 @@ def print_table(made: Table) -> None:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Progress]:
-    """Show a progress bar at a terminal; an error takes its place, and follows no half a bar."""
+    """Show a progress bar at a terminal; an error replaces it, and follows no half a bar."""
     console = Console(stderr=True)
     bar = Progress(
         # Cut rather than wrapped, because a bar is redrawn in place and must be one line.

@@ -25,7 +25,7 @@ __all__ = ["einsum", "inner", "matvec", "tensordot", "vecdot", "vecmat"]
 
 _OTHERS = {"a", "b", "out", "axes", "gate_layout", "offsets", "rows", "operation", "rest"}
 #: The options of a request that a contraction has.
-_ASKED = {*Request._fields} - _OTHERS
+_OPTIONS = {*Request._fields} - _OTHERS
 _PAIR: tuple[tuple[int, int]] = ((0, 1),)
 
 
@@ -127,7 +127,7 @@ def requested(options: Any, out: Any) -> Request:
                 f"{name} holds scales of lines or blocks, which are for unigemm.matmul; pass one "
                 "of the whole operand"
             )
-    unknown = [name for name in options if name not in _ASKED]
+    unknown = [name for name in options if name not in _OPTIONS]
     if unknown:
         raise TypeError(f"einsum() got an unexpected keyword argument {unknown[0]!r}")
     return Request(None, None, out, **options)
@@ -158,7 +158,7 @@ def tensordot(
     a, b : array
         The arrays.
     axes : int or pair of ints or sequences
-        So many of the last dimensions of `a` and the first of `b`; or the dimensions of each.
+        How many of the last dimensions of `a` and the first of `b`; or the dimensions of each.
     out, **options
         As in `einsum`.
 
@@ -214,7 +214,7 @@ def _paired(axes: Any, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, int
     if len(found[0]) != len(found[1]):
         raise ShapeMismatch(
             f"axes={shown(axes)} name {len(found[0])} dimensions of a and {len(found[1])} of b; "
-            "name as many of both"
+            "name equally many of both"
         )
     return list(zip(*found, strict=True))
 
@@ -278,7 +278,7 @@ def vecdot(
     axis : int, optional
         The dimension of both that holds the vectors; the last by default.
     keepdims : bool
-        Whether the result keeps a dimension of one element in its place.
+        Whether the result keeps a dimension of one element for it.
     axes : list, optional
         The dimension of each array instead.
     **options
@@ -294,13 +294,13 @@ def vecdot(
     ShapeMismatch
         The vectors have different lengths, or the leading dimensions do not broadcast.
     """
-    places: Any = axes
+    entries: Any = axes
     if axis is not None:
         if axes is not None:
             raise UnsupportedProblem("axis= and axes= say the same; pass one of them")
-        places = [(axis,), (axis,), (axis,) if keepdims else ()]
+        entries = [(axis,), (axis,), (axis,) if keepdims else ()]
     core = ("n", "n", "n" if truth(keepdims, "keepdims") else "")
-    return _of_vectors(core, x1, x2, out, places, options, (0,))
+    return _of_vectors(core, x1, x2, out, entries, options, (0,))
 
 
 def matvec(
@@ -382,12 +382,12 @@ def _of_vectors(
             )
     stacked = max(len(x) - len(own) for x, own in zip(shapes, core, strict=False))
     ndims = [len(shapes[0]), len(shapes[1]), stacked + len(core[2])]
-    places = _places(axes, core, ndims)
+    multiplied = _multiplied(axes, core, ndims)
     names: list[tuple[Index, ...]] = []
-    for own, ndim, at in zip(core, ndims, places, strict=True):
+    for own, ndim, at in zip(core, ndims, multiplied, strict=True):
         rest = iter(range(-(ndim - len(own)), 0))
-        by_place = dict(zip(at, own, strict=True))
-        names.append(tuple(by_place[i] if i in by_place else next(rest) for i in range(ndim)))
+        named = dict(zip(at, own, strict=True))
+        names.append(tuple(named[i] if i in named else next(rest) for i in range(ndim)))
     lengths = [
         dict(zip(own, shape, strict=True)) for own, shape in zip(names, shapes, strict=False)
     ]
@@ -404,7 +404,7 @@ def _of_vectors(
     return computed(arrays, names[:2], result, _PAIR, request, conjugated)
 
 
-def _places(axes: Any, core: Sequence[str], ndims: Sequence[int]) -> list[list[int]]:
+def _multiplied(axes: Any, core: Sequence[str], ndims: Sequence[int]) -> list[list[int]]:
     """Return which dimensions of each array are multiplied; the last by default."""
     if axes is None:
         return [[*range(n - len(own), n)] for own, n in zip(core, ndims, strict=True)]
@@ -419,7 +419,7 @@ def _places(axes: Any, core: Sequence[str], ndims: Sequence[int]) -> list[list[i
         if len(at) != len(own):
             raise UnsupportedProblem(
                 f"axes={shown(axes)} has {shown(entry)} for {name}, of which {len(own)} dimensions "
-                "are to be named; pass a tuple of so many integers"
+                f"are to be named; pass a tuple of {len(own)} integers"
             )
         found.append(at)
     return found

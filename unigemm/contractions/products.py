@@ -216,7 +216,7 @@ class _Products:
         return Term(found, named_as(self.library, found, result), "a product", made=True)
 
     def _into(self, request: Request, form: Contraction, out: Any, *, free: bool) -> Any:
-        """Compute a product whose operands are views already; return the result as it is asked."""
+        """Compute a product whose operands are views already; return the result as requested."""
         library = self.library
         if free:
             found = call(request)

@@ -120,8 +120,8 @@ def contracted(
     """Multiply terms in an order, and sum over what the result does not have."""
     left = list(terms)
     for step in order:
-        places = sorted({int(i) for i in step}, reverse=True)
-        some = [left.pop(i) for i in places][::-1]
+        chosen = sorted({int(i) for i in step}, reverse=True)
+        some = [left.pop(i) for i in chosen][::-1]
         first, *others = some
         for i, second in enumerate(others, 1):
             rest = (*others[i:], *left)

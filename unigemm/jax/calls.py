@@ -49,7 +49,7 @@ __all__ = ["Options", "Told", "layout_of", "on_cpu", "on_cuda", "results_of"]
 
 _TARGET = "unigemm_matmul"
 Result = tuple[tuple[int, ...], Any]  # shape and dtype
-Told = tuple[tuple[str, Any], ...]  # numbers and words beside the arrays, by name
+Told = tuple[tuple[str, Any], ...]  # numbers and words, by name
 _SCALES = ("scale_a", "scale_b")
 _OF_K = {"a": -1, "scale_a": -1, "b": -2, "scale_b": -2}  # which dimension is along K
 

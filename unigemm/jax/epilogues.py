@@ -49,7 +49,7 @@ _BYTES = (*_FLOATS, *FLOAT8, "int8")
 
 @dataclass(frozen=True)
 class Requested:
-    """What is computed beside a product.
+    """A product with an epilogue.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ def requested_of(
     options: calls.Options, dtype: Any, arrays: dict[str, Any], told: dict[str, Any], *,
     of_bytes: bool = False,
 ) -> Requested:  # fmt: skip
-    """Return what is computed beside a product of operands of a dtype, perhaps one `of_bytes`.
+    """Return a product with an epilogue, of operands of a dtype, perhaps one `of_bytes`.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def laid_out(x: Any, shape: tuple[int, ...], name: str, vectors: tuple[bool, boo
 
 
 def in_parts(product: Any, requested: Requested, a: Any, b: Any, *arrays: Any) -> Any:
-    """Compute a product, and by JAX what is beside it, in the accumulator's type: to derive it.
+    """Compute a product, and its epilogue by JAX in the accumulator's type: to derive it.
 
     `product` takes the operands and the options.
     """

@@ -169,7 +169,7 @@ def matmul(
     if scaled:
         result = _scaled(rows, columns, scale_a, scale_b, requested, aux)
     elif requested.names or requested.told:
-        compute = _in_parts if a.shape[-1] == 0 else _fused
+        compute = _in_parts if a.shape[-1] == 0 else _with_epilogue
         result = compute(requested, *_varying(rows, columns, *aux))
     else:
         result = _plain(*_varying(rows, columns), options=options)
@@ -327,20 +327,20 @@ def _in_parts(requested: epilogues.Requested, *operands: Any) -> Any:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 @partial(jax.jit, static_argnums=0)
-def _fused(requested: epilogues.Requested, *operands: Any) -> Any:
-    return FUSED.bind(
+def _with_epilogue(requested: epilogues.Requested, *operands: Any) -> Any:
+    return WITH_EPILOGUE.bind(
         *operands, options=requested.options, scales=requested.names, told=requested.told
     )
 
 
-@_fused.defjvp
-def _fused_jvp(requested: epilogues.Requested, primals: Any, tangents: Any) -> Any:
+@_with_epilogue.defjvp
+def _epilogue_jvp(requested: epilogues.Requested, primals: Any, tangents: Any) -> Any:
     # The tangent is linear in the tangents, so that reverse mode transposes it.
     _, tangent = jax.jvp(partial(_in_parts, requested), primals, tangents)
-    return _fused(requested, *primals), tangent
+    return _with_epilogue(requested, *primals), tangent
 
 
-def _batched_fused(operands: Any, dims: Any, *, options: calls.Options, **more: Any) -> Any:
+def _batched_epilogue(operands: Any, dims: Any, *, options: calls.Options, **more: Any) -> Any:
     requested = epilogues.Requested(options, more["scales"], more["told"])
     return jax.vmap(partial(_in_parts, requested), in_axes=dims)(*operands), 0
 
@@ -453,5 +453,5 @@ SCALED = _primitive("unigemm_scaled_matmul")
 ad.primitive_jvps[SCALED] = _no_gradient
 QUANTIZED = _primitive("unigemm_quantized_matmul", several=True)
 ad.primitive_jvps[QUANTIZED] = _no_gradient_of_pairs
-FUSED = _primitive("unigemm_fused_matmul")
-batching.primitive_batchers[FUSED] = _batched_fused
+WITH_EPILOGUE = _primitive("unigemm_fused_matmul")
+batching.primitive_batchers[WITH_EPILOGUE] = _batched_epilogue

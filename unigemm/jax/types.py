@@ -33,7 +33,7 @@ __all__ = [
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 _HALVES = ("float16", "bfloat16")
 _KERNELS = ("float64", "float32", *_HALVES)
-#: What changes the result's type, beside the operands.
+#: Options that change the result's type.
 _FLAGS = ("jax_enable_x64", "jax_numpy_dtype_promotion", "jax_explicit_x64_dtypes")
 
 
@@ -66,7 +66,7 @@ def converted(x: Any, names: tuple[str, ...]) -> Any:
 
 
 def of_scaled_integers(preferred: Any) -> Types:
-    """Return the types of a product of int8 whose sums are multiplied by scales."""
+    """Return the types of a product of int8 whose accumulators are multiplied by scales."""
     default = scaled_default(DType.INT8)
     return Types((), jnp.dtype(preferred or str(default)).name, ())
 
@@ -185,7 +185,7 @@ def _computed(a: np.dtype, b: np.dtype, kind: np.dtype, out: np.dtype) -> Types:
         The type of the result.
     """
     name, result = kind.name, (out.name,)
-    if a.name in FLOAT8 and b.name in FLOAT8:  # sums are in float32 anyway
+    if a.name in FLOAT8 and b.name in FLOAT8:  # accumulated in float32 anyway
         if out.name in ("float32", *_HALVES):
             return Types((), out.name, ())
         if a == b == kind:

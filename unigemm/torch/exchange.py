@@ -131,21 +131,21 @@ class Messages:
     def begin(self) -> None:
         """Start to pass parts on, to the next process from the one before."""
         before = (self.rank - 1) % self.size
-        for place in range(self.shape[0]):
+        for slot in range(self.shape[0]):
             x = self.like.new_empty(self.shape[1:])
-            self._coming[place] = (self._receive(x, before), x)
+            self._coming[slot] = (self._receive(x, before), x)
 
-    def outgoing(self, place: int) -> Tensor:
+    def outgoing(self, slot: int) -> Tensor:
         """Return where a part that is to be sent is written."""
         return self.like.new_empty(self.shape[1:])
 
-    def send(self, place: int, part: Tensor) -> None:
-        """Send a part to its place in the next process's buffer."""
+    def send(self, slot: int, part: Tensor) -> None:
+        """Send a part to its slot in the next process's buffer."""
         self._sent.append(self._send(part, (self.rank + 1) % self.size))
 
-    def arrived(self, place: int) -> Tensor:
+    def arrived(self, slot: int) -> Tensor:
         """Return what the process before has sent."""
-        return self._arrived(place)
+        return self._arrived(slot)
 
     def end(self) -> None:
         """Wait for what this process sends."""
@@ -217,22 +217,22 @@ class Symmetric:
         """Start to pass parts on, to the next process from the one before."""
         self.handle.barrier(channel=0)  # what came before has been read
 
-    def outgoing(self, place: int) -> Tensor:
+    def outgoing(self, slot: int) -> Tensor:
         """Return where a part that is to be sent is written."""
-        return self.room(*self.shape)[place]
+        return self.room(*self.shape)[slot]
 
-    def send(self, place: int, part: Tensor) -> None:
-        """Send a part to its place in the next process's buffer."""
+    def send(self, slot: int, part: Tensor) -> None:
+        """Send a part to its slot in the next process's buffer."""
         after = (self.rank + 1) % self.size
         self.copies.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.copies):
-            self._others[after][place].copy_(part)
-            self.handle.put_signal(after, channel=_FIRST_CHANNEL + place)
+            self._others[after][slot].copy_(part)
+            self.handle.put_signal(after, channel=_FIRST_CHANNEL + slot)
 
-    def arrived(self, place: int) -> Tensor:
+    def arrived(self, slot: int) -> Tensor:
         """Return what the process before has sent, after the current stream has waited for it."""
-        self.handle.wait_signal((self.rank - 1) % self.size, channel=_FIRST_CHANNEL + place)
-        return self.buffer[place]
+        self.handle.wait_signal((self.rank - 1) % self.size, channel=_FIRST_CHANNEL + slot)
+        return self.buffer[slot]
 
     def end(self) -> None:
         """Let the current stream wait for what this process sends, and for who reads its buffer."""
@@ -247,10 +247,10 @@ class Symmetric:
 class Direct(Symmetric):
     """Products write what is sent into the next process's buffer themselves."""
 
-    def outgoing(self, place: int) -> Tensor:
+    def outgoing(self, slot: int) -> Tensor:
         """Return the next process's memory."""
-        return self._others[(self.rank + 1) % self.size][place]
+        return self._others[(self.rank + 1) % self.size][slot]
 
-    def send(self, place: int, part: Tensor) -> None:
+    def send(self, slot: int, part: Tensor) -> None:
         """Say that a part has been written."""
-        self.handle.put_signal((self.rank + 1) % self.size, channel=_FIRST_CHANNEL + place)
+        self.handle.put_signal((self.rank + 1) % self.size, channel=_FIRST_CHANNEL + slot)

@@ -200,7 +200,7 @@ def bmm(
     input: Tensor, mat2: Tensor, *, out: Any = None, quantize_out: QuantizeOut | None = None,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Multiply two stacks of as many matrices, as `torch.bmm`.
+    """Multiply two stacks of equal length, as `torch.bmm`.
 
     Parameters
     ----------

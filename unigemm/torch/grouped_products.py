@@ -99,8 +99,8 @@ def summed_by_group(
     """Return the gradient of a bias, (N,) or (G, N), which counts no rows behind the groups."""
     wide = accumulator_dtype(g.dtype)
     if g.dim() == 3:
-        sums = g.to(wide).sum(-2)
+        found = g.to(wide).sum(-2)
     else:  # the products of each group's rows and ones
         ones = g.new_ones(1, g.shape[0])
-        sums = _ops.grouped_mm(ones, g, offs, out_dtype=wide).squeeze(-2)
-    return (sums if len(shape) == 2 else sums.sum(0)).to(dtype)
+        found = _ops.grouped_mm(ones, g, offs, out_dtype=wide).squeeze(-2)
+    return (found if len(shape) == 2 else found.sum(0)).to(dtype)

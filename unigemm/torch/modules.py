@@ -98,7 +98,7 @@ def replace_linear(
 ) -> int:
     """Turn the linear layers of a model into `Linear`, in place.
 
-    Each layer stays the same object with the same parameters, hooks and place in the `state_dict`.
+    Each layer stays the same object with the same parameters, hooks and key in the `state_dict`.
     Subclasses of `torch.nn.Linear` have a meaning of their own and stay what they are.
 
     Parameters

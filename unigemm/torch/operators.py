@@ -250,12 +250,12 @@ def _autocast(name: str, device: str) -> Callable[..., Any]:
     def cast(*args: Any, **options: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
 
-        def each(place: int, x: Any) -> Any:
-            if place in scales or not isinstance(x, Tensor) or x.dtype not in _AUTOCAST:
+        def each(index: int, x: Any) -> Any:
+            if index in scales or not isinstance(x, Tensor) or x.dtype not in _AUTOCAST:
                 return x
             return x.to(dtype)
 
-        args = tuple(each(place, x) for place, x in enumerate(args))
+        args = tuple(each(index, x) for index, x in enumerate(args))
         if any(isinstance(x, Tensor) and x.dtype is dtype for x in args[:2]):
             options.pop("precision", None)  # which is for float32
         with torch._C._ExcludeDispatchKeyGuard(keys):

@@ -58,8 +58,8 @@ def symmetric_part(
     """
     shape = whole_number(rows, "rows", 0), whole_number(k, "k", 0)
     _check_dtype("dtype", dtype)
-    group, place = checked_group(group), _gpu(device)
-    exchange = exchange_of("symmetric", group, torch.empty(0, dtype=dtype, device=place), shape)
+    group, device = checked_group(group), _gpu(device)
+    exchange = exchange_of("symmetric", group, torch.empty(0, dtype=dtype, device=device), shape)
     assert isinstance(exchange, Symmetric)
     return exchange.buffer
 
@@ -163,13 +163,13 @@ def matmul_reduce_scatter(
             block = (exchange.rank - step - 1) % size
             for part in range(parts):
                 first = block * rows * parts + part * rows
-                place = step * parts + part
+                slot = step * parts + part
                 last = step == size - 1
-                out = result[part * rows : (part + 1) * rows] if last else exchange.outgoing(place)
-                added = {"c": exchange.arrived(place - parts)} if step else {}
+                out = result[part * rows : (part + 1) * rows] if last else exchange.outgoing(slot)
+                added = {"c": exchange.arrived(slot - parts)} if step else {}
                 _matmul(a[first : first + rows], b, out=out, **added, **options)
                 if not last:
-                    exchange.send(place, out)
+                    exchange.send(slot, out)
         exchange.end()
     return result
 

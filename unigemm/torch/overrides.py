@@ -326,7 +326,7 @@ _LAYERS = {
 
 
 def _override(device: str) -> torch.library.Library:
-    """Put unigemm in the place of a device's kernels, until the library is destroyed."""
+    """Replace a device's kernels by unigemm's, until the library is destroyed."""
     library = torch.library.Library("aten", "IMPL")
     key = _DEVICES[device]
     # All are read first: PyTorch gives no kernel that is overridden.
@@ -412,7 +412,9 @@ class _NotAProduct(UnsupportedProblem):
 def _check(a: Tensor, b: Tensor, rank: int, c: Tensor | None) -> None:
     """Refuse what PyTorch's function refuses and unigemm would multiply."""
     if a.dim() != rank or b.dim() != rank or (rank == 3 and a.shape[0] != b.shape[0]):
-        raise _NotAProduct("the shapes do not fit; pass two matrices, or two stacks of as many")
+        raise _NotAProduct(
+            "the shapes do not fit; pass two matrices, or two stacks of equal length"
+        )
     if a.shape[-1] != b.shape[-2] or a.dtype != b.dtype or a.device != b.device:
         raise _NotAProduct("the operands do not fit each other; make shapes and dtypes agree")
     if c is not None and c.dtype != a.dtype:

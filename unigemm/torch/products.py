@@ -70,7 +70,7 @@ _OF_LAYERS = {"precision": str, "deterministic": bool, "batch_invariant": bool, 
 
 
 def may_be_known(a: Any) -> bool:
-    """Whether a product by a tensor may be looked up, before PyTorch's dispatcher is asked.
+    """Whether a product by a tensor may be looked up, before PyTorch's dispatcher runs.
 
     That takes as long again as all of a known product, whose key refuses what else is watched.
     """
@@ -139,7 +139,7 @@ def as_matrices(operands: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def as_stacks(operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the operands of a product of two stacks of as many matrices."""
+    """Return the operands of a product of two stacks of equal length."""
     check_bmm(*operands[:2])
     return as_matmul(operands)
 
@@ -211,7 +211,7 @@ def product(
     kind = a.dtype
     of_one_kind = kind in _REAL and all(x is None or x.dtype is kind for x in (c, bias))
     if preact or not (of_one_kind and (activation is None or is_one_of(activation, ACTIVATIONS))):
-        # Of what `unigemm.matmul` says in its own words, no more is asked.
+        # `unigemm.matmul` refuses the rest in its own words.
         batch = a.shape[:-2] if b.dim() == 2 else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         shape = (*batch, *a.shape[-2:-1], b.shape[-1])
         scaled = "scale_a" in options or "scale_b" in options
@@ -270,7 +270,7 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply stacks of as many matrices."""
+    """Multiply stacks of equal length."""
     check_bmm(a, b)
     return plain_product(a, b)
 
@@ -396,7 +396,7 @@ def check_ranks(name: str, *expected: tuple[str, Tensor, int]) -> None:
 
 
 def check_bmm(a: Tensor, b: Tensor) -> None:
-    """Refuse what are no stacks of as many matrices; sizes may be symbols.
+    """Refuse what are no stacks of equal length; sizes may be symbols.
 
     Raises
     ------

@@ -229,7 +229,7 @@ def quantize_linear(
     filter: Callable[[str, nn.Module], bool] | None = None,
     **given: Any,
 ) -> int:
-    """Put a `QuantizedLinear` in the place of each linear layer of a model.
+    """Replace each linear layer of a model by a `QuantizedLinear`.
 
     These are the `torch.nn.Linear` and `Linear` in it. Subclasses have a meaning of their own and
     stay what they are, as do the layers of `torch.nn.MultiheadAttention` and
@@ -274,7 +274,7 @@ def quantize_linear(
             f"no linear layer of {type(model).__name__} was quantised: {why}; pass a model with "
             "some"
         )
-    made = {place: QuantizedLinear.of(x, dtype, **given) for place, x in chosen.items()}
+    made = {key: QuantizedLinear.of(x, dtype, **given) for key, x in chosen.items()}
     for parent in [*model.modules()]:
         for name, child in [*parent._modules.items()]:
             if id(child) in made:

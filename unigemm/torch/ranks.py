@@ -75,7 +75,7 @@ def compare(ranks: Sequence[Mapping[str, Sequence[str]]]) -> list[str]:
 def _planned() -> dict[str, tuple[str, str, str]]:
     """Return what this process has planned of tensors: product and choice as digests, and why.
 
-    By a digest of the product and of what was asked beside it.
+    By a digest of the product and of its options.
     """
     found = {}
     for bound in tuple(library_of(torch.empty(0), "a").table.values()):

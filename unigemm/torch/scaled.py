@@ -95,7 +95,7 @@ def scaled_mm(
     contraction_dim : sequence of int, optional
         What is multiplied away: nothing but (1, 0).
     use_fast_accum : bool
-        Read and ignored: sums are as exact as without it.
+        Read and ignored: accumulators are as exact as without it.
     quantize_out : (1, 128) or "row", optional
         As in `unigemm.matmul`: what the next product takes with recipe "BlockWise1x128", or
         "RowWise".

@@ -47,9 +47,9 @@ def register() -> None:
             found = []
             for split, *inputs in rules(*operands):
                 named = zip(inputs, operands, strict=False)
-                places = [None if x is None else placement(each) for each, x in named]
-                rest = [None] * (len(operands) - len(places) + len(options))
-                found.append(([placement(split)] * results, places + rest))
+                placements = [None if x is None else placement(each) for each, x in named]
+                rest = [None] * (len(operands) - len(placements) + len(options))
+                found.append(([placement(split)] * results, placements + rest))
             return found
 
         return ways
@@ -89,7 +89,7 @@ def _over_k(a: Any, b: Any) -> list[_Rule]:
 
 
 def _with_added(rules: list[_Rule], added: Any, rank: int) -> list[_Rule]:
-    """Return rules with the place of what is added to the result, last."""
+    """Return rules with the placement of what is added to the result, last."""
     if added is None:
         return [[*rule, None] for rule in rules]
     return [
@@ -142,10 +142,10 @@ def _matmul(
     return found
 
 
-def _matmul_rows(a: Any, b: Any, *beside: Any) -> list[_Rule]:
+def _matmul_rows(a: Any, b: Any, *rest: Any) -> list[_Rule]:
     """Return the rules that leave columns whole, of which several make one element, or a scale."""
     columns = max(a.ndim, b.ndim) - 1
-    return [rule for rule in _matmul(a, b, *beside) if rule[0] != columns]
+    return [rule for rule in _matmul(a, b, *rest) if rule[0] != columns]
 
 
 def _split_of_scale(scale: Any, operand: Any, dim: int | None) -> Any:
@@ -164,7 +164,7 @@ def _split_of_scale(scale: Any, operand: Any, dim: int | None) -> Any:
 def _grouped(
     a: Any, b: Any, offs: Any = None, bias: Any = None, scale_a: Any = None, scale_b: Any = None
 ) -> list[_Rule]:
-    """Return rules that leave whole what offsets divide, and all where something is beside it."""
+    """Return rules that leave whole what offsets divide, and with a bias or a scale all."""
     rank = 2 if a.ndim != b.ndim else 3
     rules: list[_Rule] = [[None, None, None]]
     if a.ndim >= b.ndim or b.ndim == 2:  # rows that are not divided
