@@ -59,7 +59,7 @@ def _ways(itemsize: int) -> Launches:
     """Return the tiles for elements of `itemsize` bytes, with every way to share the k_tiles."""
     own = tiles(itemsize)
     base, cluster_k, slice_k = [], [], []
-    for place, tile in enumerate(own):
+    for index, tile in enumerate(own):
         cooperative = tile.schedule == "cooperative"
         for parts in _CLUSTER_K if cooperative and tile.cluster[1] == 1 else (1,):
             if parts * tile.cluster[0] > MAX_CLUSTER:
@@ -67,7 +67,7 @@ def _ways(itemsize: int) -> Launches:
             for slices in _SLICES if cooperative and tile.warps == (4, 1) else (1,):
                 if slices > 1 and parts > 1 and tile.cluster != (1, 1):
                     continue
-                base.append(place)
+                base.append(index)
                 cluster_k.append(parts)
                 slice_k.append(slices)
     shared = {"cluster_k": np.array(cluster_k), "slice_k": np.array(slice_k)}
@@ -79,8 +79,8 @@ def _without_clusters(itemsize: int) -> tuple[tuple[Config, ...], Array]:
     """Return the tiles of one CTA a cluster, and which of these every tile is but for that."""
     every = tiles(itemsize)
     alone = tuple(tile for tile in every if tile.cluster == (1, 1))
-    places = {(x.schedule, x.warps, x.tile): place for place, x in enumerate(alone)}
-    return alone, np.array([places[x.schedule, x.warps, x.tile] for x in every])
+    indices = {(x.schedule, x.warps, x.tile): index for index, x in enumerate(alone)}
+    return alone, np.array([indices[x.schedule, x.warps, x.tile] for x in every])
 
 
 @lru_cache(maxsize=256)
@@ -219,11 +219,11 @@ def offered(
 
 
 def turns(problem: Problem, extents: Extents, config: Config) -> tuple[int, int]:
-    """Whether tiles start at different places along K, for (M, N).
+    """Whether tiles start at different k_tiles, for (M, N).
 
     Where all tiles along N read the same few rows of A, those that run at once then read different
     ones. Not where B is N-major: there they read neighbours in device memory as long as they keep
-    step. The start decides the order of the sums: not where results are to be the same for every M,
+    step. The start decides the order of adding: not where results are to be the same for every M,
     and not where the last tile computes again what its neighbour does (`tile_coords.last_origins`).
     """
     if problem.batch_invariant or problem.groups is not None:

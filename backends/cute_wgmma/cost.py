@@ -25,8 +25,8 @@ __all__ = ["SCHEDULES", "usage"]
 SCHEDULES = ("cooperative", "pingpong")
 _LINES = SWIZZLE_BYTES  # rows of tiles, of 8 bits, that lie in whole lines of shared memory
 _ALONE = 128  # columns that one warpgroup's wgmma takes as long for as for fewer
-# Where sums are promoted by scales of blocks: how much longer k_tiles take for each halving of the
-# columns that surely share one, and where none do (docs/lab-notes/2026-11-27-scales-of-blocks.md).
+# With scales of blocks: how much longer k_tiles take for each halving of the columns that surely
+# share one, and where none do (docs/lab-notes/2026-11-27-scales-of-blocks.md).
 _HALVED, _OF_EACH = 0.06, 0.4
 
 
@@ -64,7 +64,7 @@ def usage(
     out = np.where(x.split_k > 1, 4, d_size)
     direct = (problem.d.alignment < 16) | (problem.d.major == "m" and d_size > 2)
     whole = workspace_bytes(problem, extents, 2) // 2
-    sums = 4.0 * rows * x.tile_n
+    acc_bytes = 4.0 * rows * x.tile_n
     gbs, moved = target.dram_gbs * 1e3, bytes_moved(problem, extents)
     every_read = 1.0 * ctas * k_tiles * read * per_k
     missed = missed_bytes(problem, every_read, moved)
@@ -89,7 +89,7 @@ def usage(
         added_us=np.where(x.split_k > 1, 2.0 * x.split_k * whole / gbs, 0.0),
         reductions=(x.split_k > 1) * 1.0,
         exchanges=1.0 * (x.slice_k > 1) + (x.cluster_k > 1) * x.cluster_k / 2,
-        exchange_us=sums
+        exchange_us=acc_bytes
         * ((x.slice_k > 1) + (x.cluster_k > 1) * (x.cluster_k - 1) / x.cluster_k)
         / (32.0 * clock),
         copies=copies,
@@ -99,7 +99,7 @@ def usage(
 
 
 def _promotion(problem: Problem, m: int, n: int, x: Launches) -> Array:
-    """Return how many times as long k_tiles take where sums are promoted by scales of columns.
+    """Return how many times as long k_tiles take where scales of columns are promoted with.
 
     Products of few rows or columns wait for memory meanwhile.
     """

@@ -65,24 +65,24 @@ _SM_BYTES = 228 << 10  # shared memory of an SM
 _SYSTEM_BYTES = 1 << 10  # of it, reserved for each CTA
 STORE_ROWS = 64  # rows of the box that one warpgroup stores by TMA
 _ROW_BYTES = 256  # of a box that warps store row by row, at most
-# Registers of a consumer thread beside its accumulators and its part of A: with fewer ptxas spills.
+# Registers of a consumer thread that hold neither accumulators nor A: with fewer ptxas spills.
 _OTHER_REGISTERS = 32
-_BESIDE_ROWS = {1: 56, 2: 40}  # where D is stored row by row; by `residents`
-_BESIDE_WGMMA = 26  # beside the sums of one wgmma, of the registers at launch
-_BESIDE_FRAGMENTS = 48
-# What an epilogue makes of sums lives beside these for a while. Up to so many of a consumer's
-# registers are finished at once; of more, a few columns at a time.
-_FUSED_PART = 0.37
-_FUSED_BLOCKS = 4  # of eight columns, at most: lanes exchange gated pairs of so many
-_BESIDE_TWICE = 96  # registers beside the sums to finish 32 of them at a time, and not 16
-_BESIDE_MANY = 80  # where a thread has three blocks of rows or four
+_OTHER_OF_ROWS = {1: 56, 2: 40}  # where D is stored row by row; by `residents`
+_OTHER_OF_WGMMA = 26  # at launch, where the accumulators are those of one wgmma
+_OTHER_OF_FRAGMENTS = 48
+# What an epilogue computes needs registers of its own for a while. It is applied at once to
+# accumulators in up to this part of a consumer's registers; to more, a few columns at a time.
+_EPILOGUE_PART = 0.37
+_EPILOGUE_BLOCKS = 4  # of eight columns, at most: lanes exchange gated pairs of these
+_OTHER_OF_32 = 96  # to apply it to 32 accumulators at a time, and not to 16
+_OTHER_OF_MANY = 80  # where a thread has three blocks of rows or four
 # By sets of accumulators; the second number where CTAs or slices add up.
-_BESIDE_SETS = {2: (32, 96), 3: (32, 48)}
-# The tensor cores keep 14 bits in sums of float8 products, and cut those of float32 instead of
-# rounding (seen on an H200). So partial sums over this much of K move to float32 registers.
+_OTHER_OF_SETS = {2: (32, 96), 3: (32, 48)}
+# The tensor cores keep 14 bits in accumulators of float8 products, and cut those of float32 instead
+# of rounding (seen on an H200). So they are promoted, behind this much of K, to float32 registers.
 _PROMOTED_K = 128
 BLOCK = 128  # lines that share a scale of the coarse kind
-_SCALE_WARPS = 3  # of the producer's warpgroup, beside the producer
+_SCALE_WARPS = 3  # of the producer's warpgroup: all but the producer
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Geometry:
     scale_bytes
         One stage's scales, where blocks of K have some.
     promote
-        After how many k_tiles partial sums are added to another set of accumulators; 0 for never.
+        After how many k_tiles accumulators are added to another set of these; 0 for never.
     sets
         Sets of accumulators: one or two that wgmma writes, and one for the total if there is one.
     a_swizzle, b_swizzle
@@ -125,8 +125,8 @@ class Geometry:
         Bytes between the rows of a box.
     store_buffers
         Such boxes in shared memory, of each warpgroup.
-    fused
-        Whether an epilogue finishes the sums of a CTA.
+    has_epilogue
+        Whether a CTA applies an epilogue to its accumulators.
     smem_bytes
         All of a CTA's shared memory.
     threads
@@ -160,7 +160,7 @@ class Geometry:
     store_columns: int
     box_pitch: int
     store_buffers: int
-    fused: bool
+    has_epilogue: bool
     smem_bytes: int
     threads: int
     residents: int
@@ -173,20 +173,25 @@ class Geometry:
 
     @property
     def held(self) -> int:
-        """Registers of a consumer thread for its sums and its part of A."""
+        """Registers of a consumer thread for its accumulators and its part of A."""
         return self.accumulators * self.sets + self.fragments
 
     @property
-    def fused_blocks(self) -> int:
-        """Blocks of eight columns that an epilogue finishes at a time; 0 for all of them.
+    def other(self) -> int:
+        """Registers of a consumer thread that hold no accumulators."""
+        return self.registers[1] - self.accumulators
+
+    @property
+    def epilogue_blocks(self) -> int:
+        """Blocks of eight columns that an epilogue is applied to at a time; 0 for all of them.
 
         Stores straight from registers lie in between. Those by way of shared memory come behind.
         """
-        beside = self.registers[1] - self.accumulators
-        few = self.accumulators <= _FUSED_PART * self.registers[1]
-        if not self.fused or few or (self.store != "direct" and beside >= _BESIDE_TWICE):
+        few = self.accumulators <= _EPILOGUE_PART * self.registers[1]
+        twice = self.other >= _OTHER_OF_32
+        if not self.has_epilogue or few or (self.store != "direct" and twice):
             return 0
-        return max(1, min(_FUSED_BLOCKS, (8 if beside >= _BESIDE_TWICE else 4) // self.repeats_m))
+        return max(1, min(_EPILOGUE_BLOCKS, (8 if twice else 4) // self.repeats_m))
 
     @property
     def takes_turns(self) -> bool:
@@ -248,7 +253,7 @@ def derived(problem: Problem, config: Config) -> Geometry:
         store_columns=boxes.columns,
         box_pitch=boxes.pitch,
         store_buffers=boxes.buffers,
-        fused=problem.epilogue is not None and not is_adding(config),
+        has_epilogue=problem.epilogue is not None and not is_adding(config),
         smem_bytes=pipeline + _spare_bytes(problem, config, boxes),
         threads=WARPGROUP * (1 + consumers),
         residents=1,
@@ -262,12 +267,12 @@ def derived(problem: Problem, config: Config) -> Geometry:
 
 
 def column_step(columns: Any) -> Any:
-    """Return by how many columns blocks of 128 may begin in tiles of so many; also for arrays."""
+    """Return by how many columns blocks of 128 may begin in tiles of `columns`; also for arrays."""
     return np.gcd(columns, BLOCK)
 
 
 def column_blocks(columns: Any) -> Any:
-    """Return how many blocks of 128 columns a tile of so many touches at most."""
+    """Return how many blocks of 128 columns a tile of `columns` touches at most."""
     return (2 * BLOCK - 1 - column_step(columns) + columns) // BLOCK
 
 
@@ -299,17 +304,17 @@ def groups_of(schedule: str) -> int:
 
 
 def is_adding(config: Config) -> bool:
-    """Whether a tile is in parts of K, whose sums are added up."""
+    """Whether a tile is in parts of K, whose partial sums are added up."""
     return config.split_k * config.cluster_k * config.slice_k > 1
 
 
 def is_reducing(config: Config) -> bool:
-    """Whether the CTAs of a cluster, or slices of K, add up their sums."""
+    """Whether the CTAs of a cluster, or slices of K, add up their accumulators."""
     return config.cluster_k * config.slice_k > 1
 
 
 def spare_bytes(problem: Problem, config: Config) -> int:
-    """Return the bytes of a CTA's shared memory beside its stages."""
+    """Return the bytes of a CTA's shared memory but for its stages."""
     return _spare_bytes(problem, config, _boxes(problem, config))
 
 
@@ -352,8 +357,8 @@ def _boxes(problem: Problem, config: Config) -> _Boxes:
 def store_of(problem: Problem, rows: int, adding: bool) -> Literal["tma", "rows", "direct"]:
     """Say how D is written.
 
-    Pairs of aligned 32-bit sums fill whole sectors straight from registers, so boxes would not be
-    faster.
+    Pairs of aligned 32-bit accumulators fill whole sectors straight from registers, so boxes would
+    not be faster.
     """
     d = problem.d
     direct = d.major == "strided" or (d.major == "m" and problem.groups is not None)
@@ -378,17 +383,17 @@ def _promotion(problem: Problem, k_tile: int) -> int:
 def _sets(promote: int, accumulators: int, fragments: int, registers: int, config: Config) -> int:
     """Return how many sets of accumulators there are: see `Geometry`.
 
-    Three where there are registers for them: the sums of every other k_tile are then added to the
+    Three where there are registers for them: those of every other k_tile are then added to the
     total while the next ones are multiplied.
     """
     if promote != 1 or fragments:
         return 2 if promote else 1
-    return 3 if 3 * accumulators + _beside_sets(config, 3) <= registers else 2
+    return 3 if 3 * accumulators + _other_of_sets(config, 3) <= registers else 2
 
 
-def _beside_sets(config: Config, sets: int) -> int:
-    """Return the registers that are needed beside so many sets of accumulators."""
-    return _BESIDE_SETS[sets][is_reducing(config)]
+def _other_of_sets(config: Config, sets: int) -> int:
+    """Return the registers that are needed for other things than `sets` sets of accumulators."""
+    return _OTHER_OF_SETS[sets][is_reducing(config)]
 
 
 def box_of(store: str, columns: int, size: int) -> tuple[int, int]:
@@ -416,19 +421,18 @@ def _registers(consumers: int, residents: int) -> tuple[int, int]:
 
 def fits_registers(problem: Problem, config: Config, geo: Geometry) -> bool:
     """Whether a CTA's threads have registers enough."""
-    beside = geo.registers[1] - geo.accumulators
-    if geo.fused_blocks and geo.repeats_m > 2 and beside < _BESIDE_MANY:
+    if geo.epilogue_blocks and geo.repeats_m > 2 and geo.other < _OTHER_OF_MANY:
         return False
     launched = REGISTERS // (geo.residents * geo.threads) // 8 * 8
-    wgmma = geo.mma_n // 2 + _BESIDE_WGMMA
+    wgmma = geo.mma_n // 2 + _OTHER_OF_WGMMA
     if wgmma > launched:  # ptxas refuses (C7602)
         return False
     return geo.held <= geo.registers[1] - _other_registers(config, geo)
 
 
 def _other_registers(config: Config, geo: Geometry) -> int:
-    """Return the registers that a consumer thread needs beside its sums and its part of A."""
+    """Return the registers that a consumer thread needs for neither accumulators nor A."""
     if geo.fragments or geo.promote:
-        beside = _beside_sets(config, geo.sets) if geo.promote else 0
-        return max(beside, _BESIDE_FRAGMENTS if geo.fragments else 0)
-    return _BESIDE_ROWS[geo.residents] if geo.store == "rows" else _OTHER_REGISTERS
+        of_sets = _other_of_sets(config, geo.sets) if geo.promote else 0
+        return max(of_sets, _OTHER_OF_FRAGMENTS if geo.fragments else 0)
+    return _OTHER_OF_ROWS[geo.residents] if geo.store == "rows" else _OTHER_REGISTERS

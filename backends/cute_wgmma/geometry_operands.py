@@ -40,12 +40,12 @@ def products(problem: Problem) -> int:
 
 
 def is_promoted(problem: Problem) -> bool:
-    """Whether sums of tensor core products move to other registers."""
+    """Whether accumulators of the tensor cores are added to other registers now and then."""
     return products(problem) > 1 or problem.a.dtype in FLOAT8
 
 
 def from_registers(problem: Problem, rows: int) -> bool:
-    """Whether wgmma takes A, in tiles of so many rows, from registers.
+    """Whether wgmma takes A, in tiles of `rows` rows, from registers.
 
     Rows of A lie side by side in lines of shared memory, which tiles have whole.
     """
@@ -91,7 +91,7 @@ def may_panel(problem: Problem) -> bool:
 
 
 def in_panels(problem: Problem, columns: Any) -> Any:
-    """Whether the copy of B is in panels, for tiles of so many columns; or for an array of these.
+    """Whether the copy of B is in panels, for tiles of `columns` columns; or for an array of these.
 
     Lines are faster where a swizzle of 64 bytes or more divides a tile's row.
     """

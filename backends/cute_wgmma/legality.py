@@ -58,7 +58,7 @@ def unsupported_reason(problem: Problem, config: Config, target: Target) -> str 
     )
     if reason is not None:
         return reason
-    # Not `geometry`, which caches: most configurations that planning asks about are never launched.
+    # Not `geometry`, which caches: most configurations that planning checks are never launched.
     geo = derived(problem, config)
     return (
         _unsupported_registers(problem, config, geo)
@@ -115,7 +115,7 @@ def _unsupported_quantized(problem: Problem, config: Config) -> str | None:
     if problem.epilogue is None or not problem.epilogue.quantized:
         return None
     if config.split_k * config.cluster_k * config.slice_k > 1:
-        return "who quantises has whole sums: K is not cut"
+        return "who quantises has whole results: K is not cut"
     if config.tile[1] // config.warps[1] % BLOCK:
         return f"N of a warpgroup is no multiple of the {BLOCK} that share a scale"
     return None
@@ -123,12 +123,12 @@ def _unsupported_quantized(problem: Problem, config: Config) -> str | None:
 
 def _unsupported_registers(problem: Problem, config: Config, geo: Geometry) -> str | None:
     if not fits_registers(problem, config, geo):
-        return f"{geo.held} registers of a thread for its sums and its part of A spill"
+        return f"{geo.held} registers of a thread for its accumulators and its part of A spill"
     quantized = problem.epilogue is not None and problem.epilogue.quantized
     if quantized and problem.accumulator is DType.INT32 and geo.mma_n > BLOCK:
-        return f"sums of int32 of {geo.mma_n} columns spill where they are quantised"
+        return f"int32 accumulators of {geo.mma_n} columns spill where they are quantised"
     if (geo.fragments or geo.promote) and geo.repeats_m > 2:
-        return "a warpgroup loads A, or moves sums, for two blocks of 64 rows at most"
+        return "a warpgroup loads A, or promotes, for two blocks of 64 rows at most"
     return None
 
 
@@ -160,11 +160,11 @@ def _unsupported_reduction(config: Config, geo: Geometry) -> str | None:
 
 def _exchanged_bytes(config: Config, geo: Geometry) -> int:
     """Return the bytes of shared memory for the partial sums of slices, then of CTAs."""
-    sums = 4 * WARPGROUP * geo.consumers
+    each = 4 * WARPGROUP * geo.consumers  # one accumulator of every thread
     blocks = geo.mma_n // 8
-    slices = sums * geo.accumulators if geo.slices > 1 else 0
+    slices = each * geo.accumulators if geo.slices > 1 else 0
     own = geo.accumulators // blocks * ceil(blocks / geo.slices)
-    return slices + (sums * own if config.cluster_k > 1 else 0)
+    return slices + (each * own if config.cluster_k > 1 else 0)
 
 
 def _unsupported_pipeline(config: Config, geo: Geometry, target: Target) -> str | None:

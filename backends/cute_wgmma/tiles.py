@@ -2,7 +2,7 @@
 
 Every schedule, number of rows and cluster comes in every number of columns: where waves are few,
 sixteen columns more or less decide how full the last one is. `legality.py` leaves out what has too
-few registers for its sums, or cannot be shared by the CTAs of its cluster.
+few registers for its accumulators, or cannot be shared by the CTAs of its cluster.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _SHAPES = (
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 _OF_FEW_ROWS = ((1, 1), (1, 2), (1, 4))  # there is one tile along M
 _EIGHTS = 64  # columns come in steps of eight up to here, then of sixteen
-# Promoted sums of 8-bit types take twice the registers, so that their tiles have few columns.
+# Promoted accumulators of 8-bit types take twice the registers, so that tiles have few columns.
 _EIGHTS_OF_BYTES = 128
 _MOST_COLUMNS = 256
 
 
 @lru_cache(maxsize=8)
 def tiles(itemsize: int) -> tuple[Config, ...]:
-    """Return the tiles for elements of so many bytes, with the least stages."""
+    """Return the tiles for elements of `itemsize` bytes, with the least stages."""
     return tuple(_tiles(itemsize))
 
 

@@ -95,7 +95,7 @@ def test_registers_of_all_warpgroups_fit_the_file(problem):
 
 
 def test_half_of_the_registers_serves_small_tiles_only():
-    """So that the CTAs of another kernel find room beside them: copies of the next product."""
+    """So that the CTAs of another kernel find room on the SM, too: copies of the next product."""
     problem = problem_of(DType.BFLOAT16, "nt", alignment=2)
     found = {
         plan.config.tile[:2] + plan.config.warps: geometry(problem, plan.config).residents
@@ -113,7 +113,7 @@ def test_what_tma_or_wgmma_cannot_read_is_repacked():
     assert repacked(problem_of(DType.BFLOAT16, "nn")) == [False, False]
     assert repacked(problem_of(DType.BFLOAT16, "tt", alignment=8)) == [True, True]
     assert repacked(problem_of(DType.BFLOAT16, "ss", alignment=2)) == [True, True]
-    # An M-major A of few rows is turned where it is copied anyway, of eight beside an N-major B.
+    # An M-major A of few rows is turned where it is copied anyway; of eight, where B is N-major.
     for layout, alignment, majors in (("tn", 4, "kkkm"), ("tn", 16, "kmmm"), ("tt", 16, "mmmm")):
         few = problem_of(DType.BFLOAT16, layout, alignment=alignment)
         assert "".join(shared_major(few, "a", rows) for rows in (8, 16, 32, 64)) == majors
@@ -279,7 +279,7 @@ def test_auto_takes_it_where_it_can():
     assert chosen((1023, 1023), "float32", "3xtf32") == "cute_wgmma"
 
 
-SAMPLE = 9  # kernels compiled in an ordinary run: of as many classes
+SAMPLE = 9  # classes of which an ordinary run compiles a kernel
 
 
 def offers():
@@ -332,21 +332,21 @@ def test_an_offered_configuration_compiles_to_tensor_core_code_without_spills(of
     assert geo.smem_bytes <= info.smem_bytes <= H200.smem_per_block + 1024
 
 
-#: Tiles by one, two and three warpgroups with as many sums a thread as there may be.
-FINISHED = [((256, 136), 8), ((256, 176), 8), ((192, 192), 12), ((64, 256), 4)]
+#: Tiles by one, two and three warpgroups with the most accumulators of a thread that there are.
+FULL_TILES = [((256, 136), 8), ((256, 176), 8), ((192, 192), 12), ((64, 256), 4)]
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("tile", "warps"), FINISHED, ids=str)
-def test_sums_that_an_epilogue_finishes_before_they_are_stored_do_not_spill(tile, warps, dtype):
+@pytest.mark.parametrize(("tile", "warps"), FULL_TILES, ids=str)
+def test_accumulators_that_an_epilogue_is_applied_to_do_not_spill(tile, warps, dtype):
     """They are stored from registers, or by TMA."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     spec = unigemm.ArraySpec
     a, b = spec((4096, 4096), dtype), spec((4096, 4096), dtype, "F")
-    fused = {"bias": spec((4096,), dtype), "c": a, "beta": 0.5, "activation": "gelu"}
+    epilogue = {"bias": spec((4096,), dtype), "c": a, "beta": 0.5, "activation": "gelu"}
     precision = "tf32" if dtype == "float32" else "ieee"
-    plan = unigemm.plan(a, b, target="h100", precision=precision, backend="cute_wgmma", **fused)
+    plan = unigemm.plan(a, b, target="h100", precision=precision, backend="cute_wgmma", **epilogue)
     k_tile = 128 // plan.problem.a.dtype.itemsize
     config = Config((*tile, k_tile), (1, 1), 3, (warps, 1), schedule="cooperative")
     assert unsupported_reason(plan.problem, config, H200) is None

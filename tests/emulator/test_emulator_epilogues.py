@@ -114,7 +114,7 @@ def test_a_wide_tile_is_finished_a_few_columns_at_a_time(case, tile, store):
     )  # fmt: skip
     geo = geometry(plan.problem, config)
     assert geo.store == store
-    assert 0 < geo.fused_blocks * 8 < tile[1]
+    assert 0 < geo.epilogue_blocks * 8 < tile[1]
     plan = replace(plan, config=config, workspace_bytes=0, alternatives=())
     check_fused(case, NUMPY, device(target=plan.target), plan=plan)
 

@@ -1,11 +1,11 @@
-"""Scales of blocks of 128 elements of K: sums are multiplied by them where they are promoted.
+"""Scales of blocks of 128 elements of K: accumulators times these are promoted.
 
-Warps that neither load tiles nor multiply copy the scales of a k_tile beside its stage in shared
-memory, a ring of stages before it is multiplied: one for each row of the tile, and one for each
-block of 128 columns that the tile may touch, or for each column. So consumers neither wait for
-device memory nor compute addresses, and a promotion is one multiply-add for each sum. What holds
-the stage holds its scales: the same barriers say when they are there, and when they may be
-overwritten.
+Warps that neither load tiles nor multiply (`bring_scales`) copy the scales of a k_tile to its stage
+in shared memory, a ring of stages before it is multiplied: one for each row of the tile, and one
+for each block of 128 columns that the tile may touch, or for each column. So consumers neither wait
+for device memory nor compute addresses, and a promotion is one multiply-add for each accumulator.
+What holds the stage holds its scales: the same barriers say when they are there (each of these
+threads arrives at `full`, as `gemm.init_barriers` counts), and when they may be overwritten.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -40,7 +40,7 @@ __all__ = ["add_promoted", "await_others", "bring_scales", "factors_of",
            "read_factors", "reads_late"]  # fmt: skip
 
 _SHORT = 7  # stages: of tiles whose k_tiles take longer than the memory's latency
-_OTHERS = 20  # registers of a thread that reads scales beside these
+_OTHERS = 20  # registers of a thread that reads scales, but for those of the scales
 _VALUES = 8  # scales that a thread has in flight, where it does not copy them
 _BARRIER = 9  # and on: a named barrier for each consumer warpgroup
 
@@ -72,7 +72,7 @@ def bring_scales(
                 spec, lines, slots, barriers, work, thread, stage, phase
             )  # fmt: skip
         elif in_vectors(spec, scales, work):
-            sides = sides_of(spec, places_of(spec, scales, work, extents), thread)
+            sides = sides_of(spec, lines_from(spec, scales, work, extents), thread)
             stage, phase = read_vectors(
                 spec, sides, slots, barriers, work, thread, stage, phase
             )  # fmt: skip
@@ -104,15 +104,15 @@ def lines_of(
     Lines are rows of the tile, and behind them blocks of columns, or columns.
     """
     tile_m = spec.config.tile[0]
-    places = places_of(spec, scales, work, extents)
+    line_of = lines_from(spec, scales, work, extents)
     found = []
     for number in numbers_of(spec, thread):
-        both = zip(places(0, number), places(1, number - tile_m), strict=True)
+        both = zip(line_of(0, number), line_of(1, number - tile_m), strict=True)
         found.append(tuple(Int64(cutlass.select_(number < tile_m, *each)) for each in both))
     return tuple(found)
 
 
-def places_of(
+def lines_from(
     spec: Spec, scales: BlockScales, work: Work, extents: Extents
 ) -> Callable[[int, Int32], tuple[Int64, Int64]]:
     """Return what says where a line of a tile's A or B has scales, as `lines_of` does.
@@ -123,7 +123,7 @@ def places_of(
     operands = (spec.problem.scales.a, spec.problem.scales.b)
     shared = (operands[0].sharing[0], operands[1].sharing[0])
 
-    def place_of(which: int, number: Int32) -> tuple[Int64, Int64]:
+    def line_of(which: int, number: Int32) -> tuple[Int64, Int64]:
         steps, width = scales.steps[which], operands[which].dtype.itemsize
         if which == 0 or scales_each_column(spec.problem):
             line = cutlass.min(cutlass.max(corner[which] + number, Int32(0)), sizes[which] - 1)
@@ -138,7 +138,7 @@ def places_of(
         batch += Int64(line) * steps.line + Int64(first) * steps.block
         return scales.addresses[which] + batch * width, steps.block * width
 
-    return place_of
+    return line_of
 
 
 def numbers_of(spec: Spec, thread: Int32) -> list[Int32]:
@@ -165,8 +165,8 @@ def copy_k_tiles(
         k_tile = Int64(k_tile_at(work, done))
         cute.arch.mbarrier_wait(empty + stage, phase)
         for i in range_constexpr(len(lines)):
-            place, along = lines[i]
-            copy_scale(spec, place + k_tile * along, slots, stage, numbers_of(spec, thread)[i])
+            first, along = lines[i]
+            copy_scale(spec, first + k_tile * along, slots, stage, numbers_of(spec, thread)[i])
         cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
         stage, phase = advance(stage, phase, spec.config.stages)
     return stage, phase
@@ -177,8 +177,8 @@ def in_vectors(spec: Spec, scales: BlockScales, work: Work) -> cutlass.Boolean:
 
     Not in long rings: tiles are small there, and more copies than four must be in flight.
 
-    One at a time they are in as many lines of the L1 as there are rows, which takes as much of the
-    shared memory's time as a third of what wgmma reads.
+    One at a time they are in a line of the L1 for each row, which takes a third of the shared
+    memory's time that wgmma's reads take.
     """
     tile, threads = spec.config.tile[:2], 32 * spec.scale_warps
     lines = (tile[0], int(scale_lines(spec.problem, *tile)) - tile[0])
@@ -186,20 +186,20 @@ def in_vectors(spec: Spec, scales: BlockScales, work: Work) -> cutlass.Boolean:
         return cutlass.Boolean(False)
     if 4 * sum(-(-count // threads) for count in lines) > spec.geometry.registers[0] - _OTHERS:
         return cutlass.Boolean(False)
-    place, (row, along, i0, i1) = scales.addresses[0], scales.steps[0]
-    steps = Int32((row | i0 | i1) & 3) | Int32((place >> 2) & 3) | (work.k_tiles & 3)
+    address, (row, along, i0, i1) = scales.addresses[0], scales.steps[0]
+    steps = Int32((row | i0 | i1) & 3) | Int32((address >> 2) & 3) | (work.k_tiles & 3)
     steps |= first_k_of(spec, work) // spec.config.tile[2] & 3
     return (along == 1) & (steps == 0) & (work.step == 1) & (work.rotation == 0)
 
 
-def sides_of(spec: Spec, place_of: Callable, thread: Int32) -> tuple:
-    """Return a thread's rows and its columns, or blocks of these: the numbers, and `place_of`."""
+def sides_of(spec: Spec, line_of: Callable, thread: Int32) -> tuple:
+    """Return a thread's rows and its columns, or blocks of these: the numbers, and `line_of`."""
     rows, columns = spec.config.tile[:2]
     columns = int(scale_lines(spec.problem, rows, columns)) - rows
     found = []
     for which, count in enumerate((rows, columns)):
         numbers = [thread + first for first in range(0, count, 32 * spec.scale_warps)]
-        found.append(tuple((number, *place_of(which, number)) for number in numbers))
+        found.append(tuple((number, *line_of(which, number)) for number in numbers))
     return (*found, rows, columns)
 
 
@@ -279,7 +279,7 @@ def read_k_tile(
 ) -> list:
     """Read the scales of a thread's lines, which are both float32 or both E8M0."""
     dtype = spec.problem.scales.a.dtype
-    return [block_scale(place + k_tile * along, dtype) for place, along in lines]
+    return [block_scale(first + k_tile * along, dtype) for first, along in lines]
 
 
 @cute.jit
@@ -300,7 +300,7 @@ def _shared(where: Int32, count: int) -> cute.Tensor:
 def factors_of(
     spec: Spec, slots: Int32, work: Work, lasts: tuple[Int32, Int32], own: Consumer
 ) -> FactorAddresses | None:  # fmt: skip
-    """Return where the scales of a thread's sums lie; None without such scales.
+    """Return where the scales of a thread's accumulators lie; None without such scales.
 
     Threads whose rows the tile does not have read those of others.
     """
@@ -350,18 +350,18 @@ def _read(where: Int32) -> Any:
 def add_promoted(
     spec: cutlass.Constexpr, accumulators: Accumulators, factors: Factors | None
 ) -> None:
-    """Add the sums of a k_tile, times their factors if they have some, to the total."""
+    """Add the accumulators of a k_tile, times their factors if there are some, to the total."""
     if const_expr(factors is None):
-        accumulators.total.store(accumulators.total.load() + accumulators.sums.load())
+        accumulators.total.store(accumulators.total.load() + accumulators.acc.load())
     else:
         add_scaled(spec, accumulators, factors)
 
 
 @cute.jit
 def add_scaled(spec: cutlass.Constexpr, accumulators: Accumulators, loaded: Factors) -> None:
-    """Add sums times the factors of their rows and columns to the total."""
-    sums, total = accumulators
-    rows, columns, place = loaded
+    """Add accumulators times the factors of their rows and columns to the total."""
+    acc, total = accumulators
+    rows, columns, begin = loaded
     blocks = const_expr(spec.geometry.mma_n // 8)
     each = const_expr(scales_each_column(spec.problem))
     step = const_expr(1 if each else int(column_step(spec.geometry.mma_n)) // 8)
@@ -372,25 +372,25 @@ def add_scaled(spec: cutlass.Constexpr, accumulators: Accumulators, loaded: Fact
             pair = read(_shared(columns[0] + 32 * first, 2), 2)
             own = tuple((row * pair[0], row * pair[1]) for row in rows)
         else:
-            own = tuple((chosen(of_row, place + 8 * first),) * 2 for of_row in factors)
+            own = tuple((factor_at(of_row, begin + 8 * first),) * 2 for of_row in factors)
         for j in range_constexpr(first, first + step):
             for x in range_constexpr(len(rows)):
                 for c in range_constexpr(2):
-                    at = const_expr(place_of(spec, x, j) + c)
-                    total[at] = total[at] + sums[at] * own[x][c]
+                    at = const_expr(first_acc(spec, x, j) + c)
+                    total[at] = total[at] + acc[at] * own[x][c]
 
 
-def place_of(spec: Spec, row: int, j: int) -> int:
-    """Return the number of a thread's first sum in one of its rows and a block of columns."""
+def first_acc(spec: Spec, row: int, j: int) -> int:
+    """Return the index of a thread's first accumulator of one of its rows in a block of columns."""
     halves = 1 if spec.config.tile[0] == 8 else 2
     return 4 * (spec.geometry.mma_n // 8 * (row // halves) + j) + 2 * (row % halves)
 
 
-def chosen(of_blocks: tuple[Float32, ...], place: Int32) -> Any:
-    """Return the factor of the block of 128 columns that a place lies in."""
+def factor_at(of_blocks: tuple[Float32, ...], column: Int32) -> Any:
+    """Return the factor of the block of 128 columns that a column lies in."""
     found = of_blocks[0]
     for i in range(1, len(of_blocks)):
-        found = cutlass.select_(place >= i * BLOCK, of_blocks[i], found)
+        found = cutlass.select_(column >= i * BLOCK, of_blocks[i], found)
     return found
 
 
@@ -402,5 +402,5 @@ def await_others(spec: cutlass.Constexpr, factors: FactorAddresses | None) -> No
 
 
 def reads_late(spec: Spec, factors: FactorAddresses | None) -> bool:
-    """Whether factors are read while sums are promoted, so that a stage is left behind that."""
+    """Whether factors are read during the promotion, so that a stage is left behind that."""
     return factors is not None and scales_each_column(spec.problem)

@@ -64,8 +64,8 @@ def consume(
     a = multiplied_a(spec, mma, partition, stages.a, own)
     operands = Operands(mma, a, mma.make_fragment_B(partition.partition_B(stages.b)))
     of_thread = mma.partition_shape_C((max(tile_m, MMA_M), tile_n))
-    sums = cute.make_rmem_tensor(of_thread, spec.acc)
-    total = sums
+    acc = cute.make_rmem_tensor(of_thread, spec.acc)
+    total = acc
     if const_expr(geo.promote):
         total = cute.make_rmem_tensor(of_thread, spec.acc)
     size = spec.output.width // 8
@@ -76,7 +76,7 @@ def consume(
     walk = ()
     cute.arch.griddepcontrol_wait()
     has_groups = const_expr(spec.problem.groups is not None)
-    # Those of blocks are multiplied in where sums are promoted.
+    # Scales of blocks are multiplied in where accumulators are promoted.
     scale = () if const_expr(spec.problem.has_block_scales) else scale_of(scales.whole)
     if const_expr(has_groups):
         unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
@@ -101,7 +101,7 @@ def consume(
         ends = ends_of(spec, work, (stages.a, stages.b), own.in_group, group)
         factors = factors_of(spec, stages.scales, work, lasts, own)
         stage, phase = multiply(
-            spec, operands, Accumulators(sums, total), ring, k_tiles, (stage, phase), consumer,
+            spec, operands, Accumulators(acc, total), ring, k_tiles, (stage, phase), consumer,
             ends, factors,
         )  # fmt: skip
         if const_expr(geo.groups == 2):
@@ -123,7 +123,7 @@ def consume(
             warps,
         )  # fmt: skip
     if const_expr(config.cluster_k > 1):
-        cute.arch.cluster_wait()  # for those that read this CTA's sums
+        cute.arch.cluster_wait()  # for those that read this CTA's accumulators
     if const_expr(geo.store == "tma"):
         if in_wg // 32 == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=True)

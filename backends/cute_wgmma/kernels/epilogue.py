@@ -1,8 +1,19 @@
-"""The consumers' epilogue: partial sums are added up, scaled, finished, rounded and stored.
+"""The consumers' epilogue: from the accumulators of a tile to D, or to partial sums.
 
-`store_tile` is all that kernels call. D is written in one of three ways (`Geometry.store`): from
-boxes in shared memory by TMA, from boxes row by row, or straight from registers. Lines of a box are
-rows of D, or columns where those are contiguous: `stmatrix` transposes them.
+`store_tile` is all that kernels call: parts of K of a CTA or a cluster are added up, multiplied by
+scales, go through the epilogue of the call (`apply_to_blocks`), are rounded, and stored. Of
+split-K nothing but the stores is done here; `cute/kernels/reduction.py` does the rest.
+
+D is written in one of three ways (`Geometry.store`, decided in `geometry.store_of`):
+
+    tma      boxes in shared memory, by TMA: D at multiples of 16 bytes
+    rows     boxes, row by row by the warps: rows of D begin at any element
+    direct   straight from registers; neighbours together where D's alignment allows
+
+Lines of a box are rows of D, or columns where those are contiguous: `stmatrix` transposes them.
+D is aligned to `spec.problem.d.alignment` bytes, its address and every step but the unit one;
+partial sums and their rows to 16 bytes. An auxiliary array is aligned to `alignment` of its own
+matrix type, and `cute.kernels.epilogue` reads as many neighbours at once as that allows.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -28,7 +39,7 @@ from ...cute.kernels.tma_boxes import store_rows as store_box_rows
 from ..geometry import STORE_ROWS, WARPGROUP
 from ..geometry_operands import MMA_M
 from .fragments import fragment_row
-from .records import Consumer, Elements, Fused, Part, Result, RowsOfGroup, Target
+from .records import Consumer, Elements, EpilogueArguments, Part, Result, RowsOfGroup, Target
 from .spec import Spec
 
 STORE_BARRIER = 4  # and on: a named barrier for each consumer warpgroup
@@ -50,7 +61,7 @@ def store_matrices(address: Int32, words: list, turned: bool) -> None:
 
 @cute.jit
 def store_tile(
-    spec: cutlass.Constexpr, sums: cute.Tensor, scale: tuple[Float32, ...], result: Result,
+    spec: cutlass.Constexpr, acc: cute.Tensor, scale: tuple[Float32, ...], result: Result,
     work: cutlass.Constexpr, sizes: tuple[Int32, Int32], corner: tuple[Int32, Int32],
     own: Consumer, area: cute.Pointer, ranks: Ranks, used: Int32,
 ) -> Int32:  # fmt: skip
@@ -58,7 +69,7 @@ def store_tile(
 
     Parameters
     ----------
-    sums
+    acc
         The accumulators of a thread.
     scale
         See `scale_of`.
@@ -78,20 +89,20 @@ def store_tile(
         Boxes ever used; returned with those that are used here.
     """
     geo, (view, out, strides) = spec.geometry, result.stored
-    in_wg, fused = own.in_wg, Fused(result.taken, (work.i0, work.i1))
+    in_wg, epilogue = own.in_wg, EpilogueArguments(result.taken, (work.i0, work.i1))
     size = spec.output.width // 8
     row, column = corner[0] + own.wg_m * MMA_M, corner[1] + own.wg_n * geo.mma_n
     if const_expr(geo.store == "tma"):
-        scale_acc(sums, scale)
+        scale_acc(acc, scale)
         by_rows, i0 = None, work.i0
         if const_expr(is_walked(spec)):
             if const_expr(not spec.problem.groups.stacked):
                 i0 = Int32(0)  # of all groups there is one D
             line = out + (Int64(work.i0) * strides.l0 + Int64(row) * strides.row + column) * size
             by_rows = RowsOfGroup(line, strides.row * size, (sizes[0] - row, sizes[1] - column))
-        part = Part(row, column, sizes, in_wg, fused)
+        part = Part(row, column, sizes, in_wg, epilogue)
         used = store_by_tma(
-            spec, sums, part, view, result.boxes, own.number, (i0, work.i1), used, by_rows
+            spec, acc, part, view, result.boxes, own.number, (i0, work.i1), used, by_rows
         )
     else:
         base = out + (Int64(work.i0) * strides.l0 + Int64(work.i1) * strides.l1) * size
@@ -101,35 +112,35 @@ def store_tile(
         if const_expr(spec.config.tile[0] < MMA_M):
             below = cutlass.min(below, row + spec.config.tile[0])
         if const_expr(geo.store == "rows"):
-            scale_acc(sums, scale)
+            scale_acc(acc, scale)
             line = base + (Int64(row) * strides.row + column) * size
             left = (below - row, sizes[1] - column)
-            part = Part(row, column, sizes, in_wg, fused)
-            store_rows(spec, sums, part, result.boxes, line, strides.row, left)
+            part = Part(row, column, sizes, in_wg, epilogue)
+            store_rows(spec, acc, part, result.boxes, line, strides.row, left)
         else:
             lane, warp = in_wg % 32, in_wg // 32
             first = (row + warp * 16 + lane // 4, column + (lane % 4) * 2)
             if const_expr(geo.fragments > 0):
                 first = (corner[0] + fragment_row(spec, own.wg_m, in_wg), first[1])
-            store_sums(
-                spec, sums, scale, Target(base, strides.row, strides.column),
-                Part(row, column, (below, sizes[1]), in_wg, fused), first, work.tile_n, own, area,
-                ranks,
+            store_from_registers(
+                spec, acc, scale, Target(base, strides.row, strides.column),
+                Part(row, column, (below, sizes[1]), in_wg, epilogue), first, work.tile_n, own,
+                area, ranks,
             )  # fmt: skip
     return used
 
 
 @cute.jit
-def store_sums(
-    spec: cutlass.Constexpr, sums: cute.Tensor, scale: tuple[Float32, ...], to: Target, part: Part,
+def store_from_registers(
+    spec: cutlass.Constexpr, acc: cute.Tensor, scale: tuple[Float32, ...], to: Target, part: Part,
     first: tuple[Int32, Int32], tile_n: Int32, own: Consumer, area: cute.Pointer, ranks: Ranks,
 ) -> None:  # fmt: skip
-    """Store from registers, behind the sums over slices of K and over a cluster along K.
+    """Store from registers; add up over slices of K and over a cluster along K before.
 
     `first` is the row and column of this thread's first element.
     """
     geo, extents = spec.geometry, part.extents
-    some, blocks, begin = sums, const_expr(geo.mma_n // 8), Int32(0)
+    some, blocks, begin = acc, const_expr(geo.mma_n // 8), Int32(0)
     last = Int32(blocks)  # behind this warpgroup's range of the columns, in eights
     free = area.toint()
     if const_expr(geo.slices > 1):
@@ -147,26 +158,26 @@ def store_sums(
     inside = (extents[0], cutlass.min(extents[1], part.column + last * 8))
     at = Elements(first[0], first[1] + begin * 8, inside, least, extents[1])
     lane = part.in_wg % 32
-    count = const_expr(fused_blocks(spec, blocks))
+    count = const_expr(epilogue_blocks(spec, blocks))
     if const_expr(is_quantized(spec)):
-        store_quantized(spec, some, to, at, part.fused)
+        store_quantized(spec, some, to, at, part.epilogue)
     elif const_expr(count == blocks):
-        store_some(spec, some, blocks, to, at, lane, part.fused)
+        store_some(spec, some, blocks, to, at, lane, part.epilogue)
     else:  # in a loop, as unrolled code of much arithmetic leaves the instruction cache
         for j in cutlass.range(0, blocks, count, unroll=1):
             values = blocks_of(some, blocks, range(geo.repeats_m), 0, count)
             here = Elements(at.row, at.column + j * 8, inside, least, extents[1])
-            store_some(spec, values, count, to, here, lane, part.fused)
+            store_some(spec, values, count, to, here, lane, part.epilogue)
             move_up(some, blocks, count)
 
 
 @cute.jit
 def store_some(
-    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
-    at: Elements, lane: Int32, fused: Fused,
+    spec: cutlass.Constexpr, acc: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
+    at: Elements, lane: Int32, epilogue: EpilogueArguments,
 ) -> None:  # fmt: skip
-    """`finish` some blocks of eight columns, all rows of a thread, and store them."""
-    values = finish(spec, sums, blocks, at, fused)
+    """Store some blocks of eight columns, all rows of a thread, behind the call's epilogue."""
+    values = apply_to_blocks(spec, acc, blocks, at, epilogue)
     if const_expr(is_gated(spec)):
         store_gated(spec, values, blocks, to, at)
     elif const_expr(spec.down):
@@ -175,31 +186,31 @@ def store_some(
         store_direct(spec, values, blocks, to, at, lane)
 
 
-def fused_blocks(spec: Spec, blocks: int) -> int:
-    """Return how many of the blocks of eight columns an epilogue finishes at a time."""
+def epilogue_blocks(spec: Spec, blocks: int) -> int:
+    """Return to how many of the blocks of eight columns an epilogue is applied at a time."""
     if spec.problem.epilogue is None or spec.split:
         return blocks
-    return min(blocks, spec.geometry.fused_blocks or blocks)
+    return min(blocks, spec.geometry.epilogue_blocks or blocks)
 
 
-def move_up(sums: cute.Tensor, blocks: int, count: int) -> None:
-    """Move sums to the place of those some blocks of eight columns before them."""
+def move_up(acc: cute.Tensor, blocks: int, count: int) -> None:
+    """Move accumulators to those that are `count` blocks of eight columns before them."""
     each = 4 * blocks
-    for row in range(cute.size(sums) // each):
+    for row in range(cute.size(acc) // each):
         for x in range(each * row, each * (row + 1) - 4 * count):
-            sums[x] = sums[x + 4 * count]
+            acc[x] = acc[x + 4 * count]
 
 
 def blocks_of(
-    sums: cute.Tensor, blocks: int, rows: Sequence[int], first: int, count: int
+    acc: cute.Tensor, blocks: int, rows: Sequence[int], first: int, count: int
 ) -> cute.Tensor:
-    """Return the sums of some blocks of eight columns, of some blocks of rows."""
-    if 4 * count * len(rows) == cute.size(sums):
-        return sums
-    some = cute.make_rmem_tensor(4 * count * len(rows), sums.element_type)
+    """Return the accumulators of some blocks of eight columns, of some blocks of rows."""
+    if 4 * count * len(rows) == cute.size(acc):
+        return acc
+    some = cute.make_rmem_tensor(4 * count * len(rows), acc.element_type)
     for at, i in enumerate(rows):
         for x in range(4 * count):
-            some[4 * count * at + x] = sums[4 * (blocks * i + first) + x]
+            some[4 * count * at + x] = acc[4 * (blocks * i + first) + x]
     return some
 
 
@@ -233,23 +244,23 @@ def block_of_range(blocks: int, members: int, begin: Int32, v: int) -> Int32:
 
 @cute.jit
 def leave(
-    spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, threads: cutlass.Constexpr,
+    spec: cutlass.Constexpr, acc: cute.Tensor, area: Int32, threads: cutlass.Constexpr,
     thread: Int32,
 ) -> None:  # fmt: skip
     """Write all accumulators of a thread to shared memory."""
-    for index in range_constexpr(cute.size(sums) // 4):
-        values = [sums[4 * index + x] for x in range(4)]
+    for index in range_constexpr(cute.size(acc) // 4):
+        values = [acc[4 * index + x] for x in range(4)]
         write(values, quad(spec.acc, area, Int32(index), threads, thread))
 
 
 @cute.jit
 def add_slices(
-    spec: cutlass.Constexpr, sums: cute.Tensor, area: Int32, member: Int32, thread: Int32
+    spec: cutlass.Constexpr, acc: cute.Tensor, area: Int32, member: Int32, thread: Int32
 ) -> tuple[cute.Tensor, int, Int32]:
     """Add up over the slices of K, in their order; each warpgroup does some of the columns.
 
-    `area` is the shared memory of the pipeline, which is free by now. Returns the sums, how many
-    blocks of eight columns they are, and the first of these blocks.
+    `area` is the shared memory of the pipeline, which is free by now. Returns what was added up,
+    how many blocks of eight columns that is, and the first of these blocks.
     """
     geo = spec.geometry
     blocks = const_expr(geo.mma_n // 8)
@@ -260,7 +271,7 @@ def add_slices(
     cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)  # all have multiplied
     busy = has_rows(spec, thread)
     if busy:
-        leave(spec, sums, area, threads, thread)
+        leave(spec, acc, area, threads, thread)
     cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)
     if busy:
         for v in range_constexpr(each * geo.repeats_m):
@@ -279,13 +290,13 @@ def add_slices(
 
 @cute.jit
 def add_cluster(
-    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, area: Int32,
+    spec: cutlass.Constexpr, acc: cute.Tensor, blocks: cutlass.Constexpr, area: Int32,
     ranks: Ranks, thread: Int32,
 ) -> tuple[cute.Tensor, int, Int32]:  # fmt: skip
     """Add up over the CTAs of a cluster along K: each some of the columns, its own part first.
 
-    Each CTA leaves its sums in its shared memory, and the others fetch what they need. The caller
-    waits for the cluster once more before it ends. Returns what `add_slices` does.
+    Each CTA leaves its accumulators in its shared memory, and the others fetch what they need. The
+    caller waits for the cluster once more before it ends. Returns what `add_slices` does.
     """
     geo, count = spec.geometry, spec.config.cluster_k
     cm, cn = spec.config.cluster
@@ -297,7 +308,7 @@ def add_cluster(
     if const_expr(geo.slices == 1):
         cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)
     if busy:
-        leave(spec, sums, area, threads, thread)
+        leave(spec, acc, area, threads, thread)
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
     group = const_expr(max(1, _IN_FLIGHT // count))
@@ -328,67 +339,67 @@ def add_cluster(
 
 
 def is_gated(spec: Spec) -> bool:
-    """Whether two sums become one element of D; not in partial sums."""
+    """Whether two accumulators become one element of D; not in partial sums."""
     epilogue = spec.problem.epilogue
     return epilogue is not None and bool(epilogue.gate) and not spec.split
 
 
 def is_quantized(spec: Spec) -> bool:
-    """Whether 128 neighbours of D share a scale that is written beside them."""
+    """Whether 128 neighbours of D share a scale, which is written, too."""
     epilogue = spec.problem.epilogue
     return epilogue is not None and bool(epilogue.quantized)
 
 
-def finish(
-    spec: Spec, sums: cute.Tensor, blocks: int, at: Elements, fused: Fused
+def apply_to_blocks(
+    spec: Spec, acc: cute.Tensor, blocks: int, at: Elements, epilogue: EpilogueArguments
 ) -> cute.Tensor:  # fmt: skip
-    """Carry out the epilogue of a call on so many blocks of eight columns; partial sums stay.
+    """Apply the epilogue of a call to `blocks` blocks of eight columns; partial sums stay.
 
-    The sums are those of all blocks of rows, or of the first of some. Returns what is to be stored:
-    in `sums`, or in registers of its own where that is half as many, behind a gate, or of another
-    type, as int8's.
+    The accumulators are those of all blocks of rows, or of the first of some. Returns what is to be
+    stored: in `acc`, or in registers of its own where that is half as many, behind a gate, or of
+    another type, as int8's.
     """
     if spec.problem.epilogue is None or spec.split:
-        return sums
+        return acc
     geo = spec.geometry
-    places, runs = [], []
+    indices, runs = [], []
     columns = [at.column + 8 * j for j in range(blocks)]
-    for i in range(cute.size(sums) // (4 * blocks)):
+    for i in range(cute.size(acc) // (4 * blocks)):
         for half in range(1 if spec.config.tile[0] == 8 else 2):
             row = at.row + (i * geo.row_steps[0] + half * geo.row_steps[1])
             for j in range(blocks):
-                places += [4 * (blocks * i + j) + 2 * half + x for x in range(2)]
+                indices += [4 * (blocks * i + j) + 2 * half + x for x in range(2)]
                 runs.append(Run(row, columns[j], 2))
     site = Site(
-        at.extents, fused.batch, aligned=True, together=True, least=at.least, columns=at.columns
+        at.extents, epilogue.batch, aligned=True, together=True, least=at.least, columns=at.columns
     )
-    values = apply_epilogue(spec.problem, fused.taken, [sums[i] for i in places], runs, site)
+    values = apply_epilogue(spec.problem, epilogue.taken, [acc[i] for i in indices], runs, site)
     if is_gated(spec):
         return as_fragment(values)
     kind = spec.acc if spec.output is spec.acc else type(values[0])
-    held = sums if kind is spec.acc else cute.make_rmem_tensor(cute.size(sums), kind)
-    for i, value in zip(places, values, strict=True):
+    held = acc if kind is spec.acc else cute.make_rmem_tensor(cute.size(acc), kind)
+    for i, value in zip(indices, values, strict=True):
         held[i] = value.to(kind)
     return held
 
 
-def finish_tile(spec: Spec, sums: cute.Tensor, part: Part) -> cute.Tensor:
-    """`finish` all sums of a warpgroup, but for those that `finish_box` does."""
-    if spec.problem.epilogue is None or spec.geometry.fused_blocks:
-        return sums
+def apply_to_tile(spec: Spec, acc: cute.Tensor, part: Part) -> cute.Tensor:
+    """`apply_to_blocks` of all of a warpgroup, but where `fill` does so a part at a time."""
+    if spec.problem.epilogue is None or spec.geometry.epilogue_blocks:
+        return acc
     blocks = spec.geometry.mma_n // 8
-    return finish_box(spec, sums, part, range(spec.geometry.repeats_m), 0, blocks)
+    return apply_to_box(spec, acc, part, range(spec.geometry.repeats_m), 0, blocks)
 
 
-def finish_box(
-    spec: Spec, sums: cute.Tensor, part: Part, rows: Sequence[int], first: int, count: int
+def apply_to_box(
+    spec: Spec, acc: cute.Tensor, part: Part, rows: Sequence[int], first: int, count: int
 ) -> cute.Tensor:  # fmt: skip
-    """`finish` some blocks of eight columns, of some blocks of rows of a warpgroup."""
+    """`apply_to_blocks` of some blocks of eight columns and of rows of a warpgroup."""
     thread = part.in_wg
-    sums = blocks_of(sums, spec.geometry.mma_n // 8, rows, first, count)
+    acc = blocks_of(acc, spec.geometry.mma_n // 8, rows, first, count)
     row = part.row + (rows[0] * spec.geometry.row_steps[0] + thread // 32 * 16 + thread % 32 // 4)
     column = part.column + first * 8 + thread % 4 * 2
-    return finish(spec, sums, count, Elements(row, column, part.extents), part.fused)
+    return apply_to_blocks(spec, acc, count, Elements(row, column, part.extents), part.epilogue)
 
 
 @cute.jit
@@ -396,7 +407,7 @@ def store_gated(
     spec: cutlass.Constexpr, values: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
     own: Elements,
 ) -> None:  # fmt: skip
-    """Store what `finish` returned, one element for each pair of columns of the sums."""
+    """Store what `apply_to_blocks` returned, one element for each pair of columns."""
     row, column, (m, n), least, _ = own
     geo, dtype = spec.geometry, spec.output
     size = dtype.width // 8
@@ -434,11 +445,15 @@ def store_gated(
 
 @cute.jit
 def store_quantized(
-    spec: cutlass.Constexpr, sums: cute.Tensor, to: Target, own: Elements, fused: Fused
+    spec: cutlass.Constexpr,
+    acc: cute.Tensor,
+    to: Target,
+    own: Elements,
+    epilogue: EpilogueArguments,
 ) -> None:
-    """Finish sums, and store them rounded to eight bits with a scale for 128 of a row.
+    """Apply the epilogue of a call, and store eight bits of each with a scale for 128 of a row.
 
-    A quad of lanes has a row's neighbours. Each part is stored before the next is finished, so that
+    A quad of lanes has a row's neighbours. Each part is stored before the next is computed, so that
     few values are alive.
     """
     row, column, (m, n), _, _ = own
@@ -446,20 +461,22 @@ def store_quantized(
     blocks = const_expr(geo.mma_n // 8)
     per_scale = const_expr(BLOCK // 8)
     lane = column // 2 % 4
-    base, row_step, block_step = scales_at(problem, fused.taken, fused.batch)
+    base, row_step, block_step = scales_at(problem, epilogue.taken, epilogue.batch)
     for i in range_constexpr(geo.repeats_m):
         for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
             at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
             for j in range_constexpr(0, blocks, per_scale):
                 c = column + j * 8
-                places = [
+                indices = [
                     4 * (blocks * i + j + b) + 2 * half + x
                     for b in range(per_scale)
                     for x in range(2)
                 ]
                 runs = [Run(at, c + 8 * b, 2) for b in range(per_scale)]
-                site = Site(own.extents, fused.batch, aligned=True, together=True)
-                values = apply_epilogue(problem, fused.taken, [sums[p] for p in places], runs, site)
+                site = Site(own.extents, epilogue.batch, aligned=True, together=True)
+                values = apply_epilogue(
+                    problem, epilogue.taken, [acc[p] for p in indices], runs, site
+                )
                 most = largest_of_lanes(largest_before(values, c, n), 4)
                 scale, inverse = scale_of_largest(most, problem.d.dtype)
                 block = (c - 2 * lane) // BLOCK
@@ -537,7 +554,7 @@ def between(least: Int32 | None, column: Int32, n: Int32) -> Boolean:
 
 @cute.jit
 def store_down(
-    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
+    spec: cutlass.Constexpr, acc: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
     own: Elements,
 ) -> None:  # fmt: skip
     """`store_direct` for a D whose columns are contiguous.
@@ -555,7 +572,7 @@ def store_down(
         for x in range_constexpr(2):
             c = column + j * 8 + x
             line = left + x * to.column * size
-            values = [sums[4 * (blocks * (v // 2) + j) + 2 * (v % 2) + x] for v in range(count)]
+            values = [acc[4 * (blocks * (v // 2) + j) + 2 * (v % 2) + x] for v in range(count)]
             if between(least, c, n):
                 if const_expr(together):
                     if row + count <= m:
@@ -574,7 +591,7 @@ def store_down(
 
 @cute.jit
 def store_direct(
-    spec: cutlass.Constexpr, sums: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
+    spec: cutlass.Constexpr, acc: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
     own: Elements, lane: Int32,
 ) -> None:  # fmt: skip
     """Store accumulators from registers, `blocks` blocks of eight columns.
@@ -598,8 +615,8 @@ def store_direct(
             if at < m:
                 if whole:
                     for j in range_constexpr(blocks):
-                        left = sums[4 * (blocks * i + j) + 2 * half]
-                        right = sums[4 * (blocks * i + j) + 2 * half + 1]
+                        left = acc[4 * (blocks * i + j) + 2 * half]
+                        right = acc[4 * (blocks * i + j) + 2 * half + 1]
                         where = line + j * 8 * step * size
                         if const_expr(pairs):
                             write([left, right], global_vector(where, dtype, 2))
@@ -609,8 +626,8 @@ def store_direct(
                 else:
                     c, where = column, line
                     for j in range_constexpr(blocks):
-                        left = sums[4 * (blocks * i + j) + 2 * half]
-                        right = sums[4 * (blocks * i + j) + 2 * half + 1]
+                        left = acc[4 * (blocks * i + j) + 2 * half]
+                        right = acc[4 * (blocks * i + j) + 2 * half + 1]
                         if const_expr(pairs):
                             if between(least, c, n):
                                 write([left, right], global_vector(where, dtype, 2))
@@ -639,7 +656,7 @@ def box_of_store(spec: Spec) -> tuple[int, int]:
 
 @cute.jit
 def fill_box(
-    spec: cutlass.Constexpr, sums: cute.Tensor, box: Int32, thread: Int32,
+    spec: cutlass.Constexpr, acc: cute.Tensor, box: Int32, thread: Int32,
     first: cutlass.Constexpr, count: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Round accumulators into one box of shared memory, lines of D in its rows.
@@ -656,9 +673,7 @@ def fill_box(
         r = lane % 8
     for j in range_constexpr(0, count, 2):
         matrices = const_expr(min(2, count - j))  # of eight columns
-        words = [
-            pack(sums[4 * j + x], sums[4 * j + x + 1], dtype) for x in range(0, 4 * matrices, 2)
-        ]
+        words = [pack(acc[4 * j + x], acc[4 * j + x + 1], dtype) for x in range(0, 4 * matrices, 2)]
         unit = first + j + (lane // 16 if matrices == 2 else 0)
         line = r
         if const_expr(spec.down):
@@ -668,38 +683,38 @@ def fill_box(
 
 @cute.jit
 def fill_words(
-    spec: cutlass.Constexpr, sums: cute.Tensor, box: Int32, thread: Int32,
+    spec: cutlass.Constexpr, acc: cute.Tensor, box: Int32, thread: Int32,
     first: cutlass.Constexpr, count: cutlass.Constexpr,
 ) -> None:  # fmt: skip
-    """Write 32-bit sums into one box of shared memory, in pairs; see `fill_box`."""
+    """Write 32-bit accumulators into one box of shared memory, in pairs; see `fill_box`."""
     geo, lane = spec.geometry, thread % 32
     row, column = thread // 32 * 16 + lane // 4, lane % 4 * 2
     for j in range_constexpr(count):
         for half in range_constexpr(2):
             where = box + (row + 8 * half) * geo.box_pitch + (8 * (first + j) + column) * 4
             pointer = cute.make_ptr(spec.output, where, cute.AddressSpace.smem, assumed_align=8)
-            pair = [sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]]
+            pair = [acc[4 * j + 2 * half], acc[4 * j + 2 * half + 1]]
             write(pair, cute.make_tensor(pointer, cute.make_layout(2)))
 
 
-def fill(spec: Spec, sums: cute.Tensor, part: Part, box: Int32, i: int, block: int) -> None:
-    """Fill box number `block` of a block of rows: what is not finished yet a part at a time."""
+def fill(spec: Spec, acc: cute.Tensor, part: Part, box: Int32, i: int, block: int) -> None:
+    """Fill box number `block` of a block of rows: a part at a time where the epilogue is."""
     each = spec.geometry.store_columns // 8
-    some = spec.geometry.fused_blocks * spec.geometry.repeats_m // 2 * 2
+    some = spec.geometry.epilogue_blocks * spec.geometry.repeats_m // 2 * 2
     fill = fill_words if spec.output.width == 32 else fill_box
     for first in range(0, each, some or each):
         count = min(some or each, each - first)
-        place = block * each + first
+        column = block * each + first  # in eights
         if some:
-            held = finish_box(spec, sums, part, [i], place, count)
+            held = apply_to_box(spec, acc, part, [i], column, count)
         else:
-            held = blocks_of(sums, spec.geometry.mma_n // 8, [i], place, count)
+            held = blocks_of(acc, spec.geometry.mma_n // 8, [i], column, count)
         fill(spec, held, box, part.in_wg, first, count)
 
 
 @cute.jit
 def store_rows(
-    spec: cutlass.Constexpr, sums: cute.Tensor, part: Part, boxes: cute.Pointer, out: Int64,
+    spec: cutlass.Constexpr, acc: cute.Tensor, part: Part, boxes: cute.Pointer, out: Int64,
     row_step: Int64, left: tuple[Int32, Int32],
 ) -> None:  # fmt: skip
     """Store a warpgroup's accumulators to a D whose rows begin at any element.
@@ -707,7 +722,7 @@ def store_rows(
     Each warp stores its own rows of a box. `out` is the address of the first element, `left` how
     many rows and columns D has from there on.
     """
-    sums, thread = finish_tile(spec, sums, part), part.in_wg
+    acc, thread = apply_to_tile(spec, acc, part), part.in_wg
     geo, size = spec.geometry, spec.output.width // 8
     columns, rows = geo.store_columns, const_expr(STORE_ROWS // 4)
     box = const_expr((rows, columns, size, spec.problem.d.alignment, geo.box_pitch))
@@ -718,7 +733,7 @@ def store_rows(
         line = out + Int64(first) * row_step * size
         for block in range_constexpr(geo.mma_n // columns):
             cute.arch.sync_warp()
-            fill(spec, sums, part, boxes.toint(), i, block)
+            fill(spec, acc, part, boxes.toint(), i, block)
             cute.arch.sync_warp()
             there = (left[0] - first, left[1] - block * columns)
             store_box_rows(
@@ -728,14 +743,14 @@ def store_rows(
 
 @cute.jit
 def store_by_tma(
-    spec: cutlass.Constexpr, sums: cute.Tensor, part: Part, view: TmaView, boxes: cute.Pointer,
+    spec: cutlass.Constexpr, acc: cute.Tensor, part: Part, view: TmaView, boxes: cute.Pointer,
     consumer: Int32, batch: tuple[Int32, Int32], used: Int32, by_rows: RowsOfGroup | None,
 ) -> Int32:  # fmt: skip
     """Store a warpgroup's accumulators box by box by TMA; returns how many boxes it ever used.
 
     `batch` are L0 and L1 in the view. Boxes with rows of another group are stored by the threads.
     """
-    sums = finish_tile(spec, sums, part)
+    acc = apply_to_tile(spec, acc, part)
     (row, column, _, thread, _), geo = part, spec.geometry
     columns = geo.store_columns
     corner = (column, row, 0, 0) if const_expr(spec.down) else (row, column, 0, 0)
@@ -747,19 +762,19 @@ def store_by_tma(
             if thread // 32 == 0:
                 cute.arch.cp_async_bulk_wait_group(geo.store_buffers - 1, read=True)
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
-            fill(spec, sums, part, box.toint(), i, block)
+            fill(spec, acc, part, box.toint(), i, block)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=STORE_BARRIER + consumer, number_of_threads=WARPGROUP)
-            place = (i * geo.wg_m, block, *batch)
+            coords = (i * geo.wg_m, block, *batch)
             if const_expr(spec.down):
-                place = (block, i * geo.wg_m, *batch)
+                coords = (block, i * geo.wg_m, *batch)
             if const_expr(by_rows is not None):
                 line, step, there = by_rows
                 first = const_expr(i * geo.wg_m * STORE_ROWS)
                 left = (there[0] - first, there[1] - block * columns)
                 if left[0] >= STORE_ROWS:
                     if thread // 32 == 0:
-                        send_box(view.atom, moved, box, (STORE_ROWS, columns), place)
+                        send_box(view.atom, moved, box, (STORE_ROWS, columns), coords)
                 else:
                     line += first * step + const_expr(block * columns * 2)
                     store_box_part(
@@ -769,6 +784,6 @@ def store_by_tma(
                         cute.arch.cp_async_bulk_commit_group()
             else:
                 if thread // 32 == 0:
-                    send_box(view.atom, moved, box, box_of_store(spec), place)
+                    send_box(view.atom, moved, box, box_of_store(spec), coords)
             used += 1
     return used

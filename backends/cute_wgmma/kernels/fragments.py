@@ -44,7 +44,7 @@ def fragment_source(
 
     Atoms have a line of 128 bytes along M for each of eight K, their 16-byte units swizzled by K;
     they follow one another along K, then along M. Of 32-bit elements a thread has the K t and t + 4
-    of a k_block, of 8-bit ones 4 t to 4 t + 3, and as many 16 further on. There lanes t and t + 2
+    of a k_block, of 8-bit ones 4 t to 4 t + 3, and four 16 further on. There lanes t and t + 2
     read the same lines of two atoms, so they begin with different pairs of K.
     """
     size = spec.operands[0].width // 8
@@ -79,20 +79,20 @@ def load_fragment(
         for upper in range_constexpr(2):
             if const_expr(spec.operands[0].width == 8):
                 begin = held + (4 * k + 2 * upper) * ATOM_BYTES
-                places = [begin + offset for offset in source.offsets]
-                loaded = transposed(places, 2 * repeats, source.selectors)
+                addresses = [begin + offset for offset in source.offsets]
+                loaded = transposed(addresses, 2 * repeats, source.selectors)
             else:
-                place = held + source.offsets[upper] + k * ATOM_BYTES
-                loaded = neighbours(cutlass.Float32, place, 2 * repeats)
+                address = held + source.offsets[upper] + k * ATOM_BYTES
+                loaded = neighbours(cutlass.Float32, address, 2 * repeats)
             for i in range_constexpr(repeats):
                 for half in range_constexpr(2):
                     words[half + 2 * upper + 4 * i + 4 * repeats * k] = loaded[2 * i + half]
 
 
-def transposed(places: list, count: int, selectors: tuple[Int32, ...]) -> list:
-    """Load so many bytes from each of four places, and return the first of all, the second, ..."""
+def transposed(addresses: list[Int32], count: int, selectors: tuple[Int32, ...]) -> list:
+    """Load `count` bytes from each of four addresses; return the first of all, the second, ..."""
     kind = {2: Uint16, 4: Uint32}[count]
-    lines = [Int32(neighbours(kind, place, 1)[0]) for place in places]
+    lines = [Int32(neighbours(kind, address, 1)[0]) for address in addresses]
     found = []
     for which in (0x5140, 0x7362)[: count // 2]:  # two neighbours of two lines each
         pairs = [chosen(*lines[x : x + 2], Int32(which)) for x in (0, 2)]
@@ -107,9 +107,9 @@ def as_float(bits: Int32) -> cutlass.Float32:
     )
 
 
-def neighbours(kind: type, where: Int32, count: int) -> cute.Tensor:
-    """Load so many elements of shared memory together."""
+def neighbours(kind: type, address: Int32, count: int) -> cute.Tensor:
+    """Load `count` elements of shared memory together."""
     pointer = cute.make_ptr(
-        kind, where, cute.AddressSpace.smem, assumed_align=count * kind.width // 8
+        kind, address, cute.AddressSpace.smem, assumed_align=count * kind.width // 8
     )
     return read(cute.make_tensor(pointer, cute.make_layout(count)), count)

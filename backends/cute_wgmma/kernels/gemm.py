@@ -9,12 +9,16 @@ The story of one CTA
                k_tile has left the stage (`empty`), announce the bytes (`full`), start the TMA loads
                of A and B, multicast along the cluster.
     scales     where blocks of K have some, other warps of the producer's warpgroup: they copy
-               them beside each stage, which `full` waits for (`block_factors`).
+               these into each stage, which `full` waits for (`block_factors`).
     consumers  warpgroups of 128 threads. Wait `full`, multiply the k_tile with wgmma out of shared
                memory, keep one in flight, hand the stage before it back (`empty`, one arrival of
                each warpgroup at each CTA whose producer wrote it).
     epilogue   by the consumers: accumulators through swizzled shared memory to TMA stores, or
                straight from registers where D is no TMA target.
+
+The one pipeline is that ring of stages. `init_barriers` counts the arrivals of each barrier: at
+`full` the producer's, with all bytes, and those of the threads that copy scales; at `empty` one of
+each consumer warpgroup that reads the stage, in each CTA that the producer writes to.
 
 Cooperative: all consumers share a tile. Ping-pong: two groups take turns at the tensor cores; a
 pair of named barriers passes the turn, so that one group's epilogue hides under the other's maths.
@@ -72,8 +76,8 @@ def store_boxes(
     """Allocate the boxes of D; a pointer of no use where D is stored directly."""
     geo = spec.geometry
     size = geo.consumers * geo.store_buffers * STORE_ROWS * geo.box_pitch
-    place = smem.allocate(size, 1024) if size > 0 else unused
-    return cute.recast_ptr(place, dtype=spec.output)
+    boxes = smem.allocate(size, 1024) if size > 0 else unused
+    return cute.recast_ptr(boxes, dtype=spec.output)
 
 
 def scale_slots(spec: Spec, smem: cutlass.memory.SmemAllocator, unused: cute.Pointer) -> Int32:
@@ -82,7 +86,7 @@ def scale_slots(spec: Spec, smem: cutlass.memory.SmemAllocator, unused: cute.Poi
     return Int32((smem.allocate(size, 16) if size > 0 else unused).toint())
 
 
-def place_of_cta(spec: Spec) -> tuple[Int32, Int32, Ranks]:
+def cta_in_cluster(spec: Spec) -> tuple[Int32, Int32, Ranks]:
     """Return the number of this CTA's cluster, that of all clusters, and its ranks in its own."""
     config, (cm, cn) = spec.config, spec.config.cluster
     across, along, deep = cute.arch.block_idx()
@@ -142,7 +146,7 @@ def gemm_kernel(
     tile_m, _, tile_k = config.tile
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    cluster_index, clusters, ranks = place_of_cta(spec)
+    cluster_index, clusters, ranks = cta_in_cluster(spec)
 
     # -- shared memory: barriers, stages of A, stages of B, boxes of D
     smem = cutlass.memory.SmemAllocator()

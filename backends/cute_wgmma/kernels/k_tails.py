@@ -1,4 +1,4 @@
-"""Where groups divide K: what a k_tile has of the groups beside its own becomes zeros.
+"""Where groups divide K: what a k_tile has of its group's neighbours becomes zeros.
 
 TMA brings whole k_tiles, and along K only from whole 16 bytes on. What it brings of the next
 group, or of the one before, may be NaN. So it is cleared in shared memory, of A and of B, before
@@ -75,15 +75,15 @@ def clear(
                 clear_bytes(base + row * SWIZZLE_BYTES + unit * _UNIT + k * size % _UNIT, size)
     else:
         swizzle = const_expr((geo.a_swizzle, geo.b_swizzle)[which])
-        across = const_expr(swizzle // _UNIT)  # units of a line, of as many atoms as rows have
+        across = const_expr(swizzle // _UNIT)  # units of a line
         units = const_expr(rows * size // _UNIT)
         shift = const_expr({8: 0, 4: 1, 2: 2, 1: 3}[across])
         for index in cutlass.range(thread, (end - begin) * units, threads, unroll=1):
             k = begin + index // units
             unit = index % units
             line = unit // across * (depth * swizzle) + k * swizzle
-            place = unit % across ^ (k >> shift) % across
-            clear_bytes(base + line + place * _UNIT, _UNIT)
+            swizzled = unit % across ^ (k >> shift) % across
+            clear_bytes(base + line + swizzled * _UNIT, _UNIT)
 
 
 def clear_bytes(address: Int32, count: int) -> None:

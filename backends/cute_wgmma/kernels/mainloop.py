@@ -1,4 +1,15 @@
-"""The main loop of a consumer: wgmma over the k_tiles of a work unit."""
+"""The main loop of a consumer: wgmma over the k_tiles of a work unit.
+
+Each loop waits for a stage's `full`, issues its wgmma, and hands a stage back to the producers as
+soon as no wgmma reads it. `release` is the only one who arrives at `empty`: once for each consumer
+warpgroup and CTA that the stage is filled from, as `gemm.init_barriers` counts.
+
+    multiply    chooses by the types and the registers:
+      run                  accumulators stay where wgmma adds to them
+      run_in_pairs         promoted: two sets of accumulators take k_tiles in turn
+      run_promoted         promoted: one set, while other warpgroups multiply
+      run_from_registers   A by way of registers
+"""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 import cutlass
@@ -64,7 +75,7 @@ def multiply(
     """
     operands.mma.set(warpgroup.Field.ACCUMULATE, True)
     promote = spec.geometry.promote
-    sums, total = accumulators
+    acc, total = accumulators
     if const_expr(spec.geometry.fragments > 0):
         at = run_from_registers(spec, operands, accumulators, ring, k_tiles, at, factors)
     elif const_expr(promote == 1):
@@ -73,20 +84,20 @@ def multiply(
     elif const_expr(promote):
         total.fill(0)
         for done in cutlass.range(k_tiles // promote, unroll=1):
-            at = run(spec, operands, sums, ring, promote, at, ends, done * promote)
-            total.store(total.load() + sums.load())
+            at = run(spec, operands, acc, ring, promote, at, ends, done * promote)
+            total.store(total.load() + acc.load())
         if k_tiles % promote > 0:
             before = k_tiles // promote * promote
-            at = run(spec, operands, sums, ring, k_tiles % promote, at, ends, before)
-            total.store(total.load() + sums.load())
+            at = run(spec, operands, acc, ring, k_tiles % promote, at, ends, before)
+            total.store(total.load() + acc.load())
     else:
-        at = run(spec, operands, sums, ring, k_tiles, at, ends)
+        at = run(spec, operands, acc, ring, k_tiles, at, ends)
     return at
 
 
 @cute.jit
 def run(
-    spec: cutlass.Constexpr, operands: Operands, sums: cute.Tensor, ring: Ring, k_tiles: Int32,
+    spec: cutlass.Constexpr, operands: Operands, acc: cute.Tensor, ring: Ring, k_tiles: Int32,
     at: tuple[Int32, Int32], ends: GroupEnds | None, before: Int32 | int = 0,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply k_tiles into fresh accumulators, each still in flight while the next is issued.
@@ -96,13 +107,13 @@ def run(
     mma, a, b = operands
     stage, phase = at
     previous = stage
-    sums.fill(0)
+    acc.fill(0)
     for k_tile in cutlass.range(k_tiles, unroll=1):
         cute.arch.mbarrier_wait(ring.full + stage, phase)
         clear_others(spec, ends, before + k_tile, stage)
         warpgroup.fence()
         for k in range_constexpr(cute.size(a, mode=[2])):
-            cute.gemm(mma, sums, a[None, None, k, stage], b[None, None, k, stage], sums)
+            cute.gemm(mma, acc, a[None, None, k, stage], b[None, None, k, stage], acc)
         warpgroup.commit_group()
         warpgroup.wait_group(1)
         if k_tile > 0:
@@ -123,10 +134,10 @@ def run_in_pairs(
     k_tiles: Int32, at: tuple[Int32, Int32], consumer: Int32, ends: GroupEnds | None,
     factors: FactorAddresses | None,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Multiply k_tiles in pairs, each with sums of its own.
+    """Multiply k_tiles in pairs, each with accumulators of its own.
 
-    The first one's sums are added to the total while the second is multiplied. No wgmma is in
-    flight at the end of an iteration: ptxas would wait for every one of them (C7514).
+    The first one's are added to the total while the second is multiplied. No wgmma is in flight at
+    the end of an iteration: ptxas would wait for every one of them (C7514).
     """
     stage, phase = at
     even, total = accumulators
@@ -145,9 +156,9 @@ def run_in_pairs(
         second = read_factors(spec, factors, stage)
         multiply_k_tile(fresh, operands, odd, stage)
         warpgroup.wait_group(1)
-        promote_sums(spec, Accumulators(even, total), first, factors, ring, ring.empty + before)
+        promote_acc(spec, Accumulators(even, total), first, factors, ring, ring.empty + before)
         warpgroup.wait_group(0)
-        promote_sums(spec, Accumulators(odd, total), second, factors, ring, ring.empty + stage)
+        promote_acc(spec, Accumulators(odd, total), second, factors, ring, ring.empty + stage)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     if k_tiles % 2 == 1:
         cute.arch.mbarrier_wait(ring.full + stage, phase)
@@ -155,7 +166,7 @@ def run_in_pairs(
         last = read_factors(spec, factors, stage)
         multiply_k_tile(fresh, operands, even, stage)
         warpgroup.wait_group(0)
-        promote_sums(spec, Accumulators(even, total), last, factors, ring, ring.empty + stage)
+        promote_acc(spec, Accumulators(even, total), last, factors, ring, ring.empty + stage)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     return stage, phase
 
@@ -166,7 +177,7 @@ def run_promoted(
     k_tiles: Int32, at: tuple[Int32, Int32], consumer: Int32, ends: GroupEnds | None,
     factors: FactorAddresses | None,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Multiply k_tiles one at a time, and add the sums of each to the total.
+    """Multiply k_tiles one at a time, and add the accumulators of each to the total.
 
     Meanwhile other warpgroups multiply. Where they take turns, each starts its k_tile behind that
     of the one before it, so that they do not all add at the same time.
@@ -182,21 +193,21 @@ def run_promoted(
         loaded = read_factors(spec, factors, stage)
         if const_expr(geo.takes_turns):
             cute.arch.barrier(barrier_id=ORDER_BARRIER + consumer, number_of_threads=2 * WARPGROUP)
-        multiply_k_tile(fresh, operands, accumulators.sums, stage)
+        multiply_k_tile(fresh, operands, accumulators.acc, stage)
         if const_expr(geo.takes_turns):
             pass_turn(coming)
         warpgroup.wait_group(0)
-        promote_sums(spec, accumulators, loaded, factors, ring, ring.empty + stage)
+        promote_acc(spec, accumulators, loaded, factors, ring, ring.empty + stage)
         stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
     return stage, phase
 
 
 @cute.jit
-def promote_sums(
+def promote_acc(
     spec: cutlass.Constexpr, accumulators: Accumulators, loaded: Factors | None,
     factors: FactorAddresses | None, ring: Ring, empty: cute.Pointer,
 ) -> None:  # fmt: skip
-    """Leave a stage whose wgmma is done, and add its sums to the total."""
+    """Leave a stage whose wgmma is done, and add its accumulators to the total."""
     late = const_expr(reads_late(spec, factors))
     if const_expr(not late):
         if ring.in_wg < 32:  # the warpgroup's first warp signals for all of it
@@ -230,14 +241,14 @@ def starting(spec: Spec) -> cute.TiledMma:
 
 @cute.jit
 def multiply_k_tile(
-    fresh: cute.TiledMma, operands: Operands, sums: cute.Tensor, stage: Int32
+    fresh: cute.TiledMma, operands: Operands, acc: cute.Tensor, stage: Int32
 ) -> None:
-    """Start the wgmma of one k_tile: `fresh` begins new sums, the others add to them."""
+    """Start the wgmma of one k_tile: `fresh` overwrites the accumulators, the others add."""
     mma, a, b = operands
     warpgroup.fence()
     for k in range_constexpr(cute.size(a, mode=[2])):
         which = fresh if const_expr(k == 0) else mma
-        cute.gemm(which, sums, a[None, None, k, stage], b[None, None, k, stage], sums)
+        cute.gemm(which, acc, a[None, None, k, stage], b[None, None, k, stage], acc)
     warpgroup.commit_group()
 
 
@@ -248,7 +259,7 @@ def run_from_registers(
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """`run` with A from registers, each k_tile's loaded while the one before is multiplied.
 
-    Promoted sums are added to the total after every k_tile.
+    Promoted accumulators are added to the total after every k_tile.
     """
     rows, _, columns = spec.config.tile
     shape = operands.mma.partition_shape_A((rows, columns))
@@ -291,7 +302,7 @@ def k_tile_from_registers(
     """
     now, coming = fragments
     mma, a, b = operands
-    sums = accumulators.sums
+    acc = accumulators.acc
     promote = const_expr(spec.geometry.promote)
     stage, phase, previous = state
     fresh = starting(spec) if promote else mma
@@ -299,7 +310,7 @@ def k_tile_from_registers(
     warpgroup.fence()
     for k in range_constexpr(cute.size(now, mode=[2])):
         which = fresh if const_expr(k == 0) else mma
-        cute.gemm(which, sums, now[None, None, k], b[None, None, k, stage], sums)
+        cute.gemm(which, acc, now[None, None, k], b[None, None, k, stage], acc)
     warpgroup.commit_group()
     if const_expr(not promote):
         warpgroup.wait_group(1)
@@ -313,5 +324,5 @@ def k_tile_from_registers(
         load_fragment(spec, coming, a, stage)
     if const_expr(promote):
         warpgroup.wait_group(0)
-        promote_sums(spec, accumulators, loaded, factors, ring, ring.empty + previous)
+        promote_acc(spec, accumulators, loaded, factors, ring, ring.empty + previous)
     return stage, phase, previous

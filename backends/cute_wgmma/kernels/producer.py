@@ -35,7 +35,7 @@ def produce(
     """Load every k_tile of every unit of this CTA; one warp.
 
     Arrays of D's size that the epilogue of a call takes (`taken`) are brought into the L2 shortly
-    before it: earlier the operands would take their place.
+    before it: earlier the operands would evict them.
     """
     config, geo = spec.config, spec.geometry
     cm, cn = config.cluster
@@ -77,9 +77,9 @@ def produce(
         for done in cutlass.range(work.k_tiles, unroll=1):
             if const_expr(spec.brings_arrays or spec.cached_lines > 0):
                 if done == cutlass.max(work.k_tiles - _AHEAD, 0):
-                    place = (row, column), config.tile[:2], rows_of(spec, work, extents.sizes)
+                    ends, batch = rows_of(spec, work, extents.sizes), (work.i0, work.i1)
                     scratch = Int32((empty + config.stages).toint())
-                    bring_beside(spec, taken, (*place, (work.i0, work.i1)), scratch)
+                    bring_aux(spec, taken, (row, column), ends, batch, scratch)
             k, low_a, low_b = k_tile_source(spec, at)
             a1, b1 = a_part + low_a * numbers.low_a, b_part + low_b * numbers.low_b
             cute.arch.mbarrier_wait(empty + stage, phase)
@@ -107,12 +107,18 @@ def produce(
             stage, phase = advance(stage, phase, config.stages)
 
 
-def bring_beside(spec: Spec, taken: Taken, place: tuple, scratch: Int32) -> None:
-    """Bring nearer what a tile's epilogue reads beside the sums; `place` says where that is."""
+def bring_aux(
+    spec: Spec, taken: Taken, corner: tuple[Int32, Int32], ends: tuple[Int32, Int32],
+    batch: tuple[Int32, Int32], scratch: Int32,
+) -> None:  # fmt: skip
+    """Bring nearer what a tile's epilogue reads of auxiliary arrays."""
+    tile = spec.config.tile[:2]
     if spec.brings_arrays:
-        prefetch_arrays(spec.problem, taken, *place)
+        prefetch_arrays(spec.problem, taken, corner, tile, ends, batch)
     if spec.cached_lines:
-        cache_lines(spec.problem, taken, *place, scratch, spec.cached_lines)
+        cache_lines(
+            spec.problem, taken, corner, tile, ends, batch, scratch, spec.cached_lines
+        )  # fmt: skip
 
 
 @cute.jit

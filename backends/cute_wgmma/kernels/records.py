@@ -10,9 +10,9 @@ from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Ranks, Stored
 
 __all__ = [
-    "Accumulators", "Barriers", "Consumer", "Elements", "Extents", "FactorAddresses",
-    "Factors", "FragmentSource", "Fused", "GroupEnds", "LoadNumbers", "Operands", "Part", "Result",
-    "Ring", "RowsOfGroup", "Schedule", "Stages", "Target",
+    "Accumulators", "Barriers", "Consumer", "Elements", "EpilogueArguments", "Extents",
+    "FactorAddresses", "Factors", "FragmentSource", "GroupEnds", "LoadNumbers", "Operands", "Part",
+    "Result", "Ring", "RowsOfGroup", "Schedule", "Stages", "Target",
 ]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ class Stages(NamedTuple):
 
 
 class LoadNumbers(NamedTuple):
-    """By what the producer finds k_tiles, and how it asks for them.
+    """By what the producer finds k_tiles, and how it loads them.
 
     Attributes
     ----------
@@ -206,13 +206,13 @@ class Accumulators(NamedTuple):
 
     Attributes
     ----------
-    sums
+    acc
         wgmma adds to these.
     total
-        Those of the unit: the same tensor, unless partial sums are promoted to it.
+        Those of the unit: the same tensor, unless `acc` is promoted, which is added to it.
     """
 
-    sums: cute.Tensor
+    acc: cute.Tensor
     total: cute.Tensor
 
 
@@ -239,7 +239,7 @@ class GroupEnds(NamedTuple):
 
 
 class FactorAddresses(NamedTuple):
-    """Where the scales of a thread's sums lie, for one unit.
+    """Where the scales of a thread's accumulators lie, for one unit.
 
     Attributes
     ----------
@@ -259,7 +259,7 @@ class FactorAddresses(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """The scales of a k_tile's sums, of one thread.
+    """The scales of a k_tile's accumulators, of one thread.
 
     Attributes
     ----------
@@ -279,8 +279,8 @@ class Factors(NamedTuple):
 # -- of the epilogue -------------------------------------------------------------------------------
 
 
-class Fused(NamedTuple):
-    """What the epilogue of a call takes, and L0 and L1 of the product."""
+class EpilogueArguments(NamedTuple):
+    """What the epilogue of a call takes (see `epilogue.parted`), and L0 and L1 of the product."""
 
     taken: Taken
     batch: tuple[Int32, Int32]
@@ -297,15 +297,15 @@ class Part(NamedTuple):
         Where D ends.
     in_wg
         The thread.
-    fused
-        For the epilogue.
+    epilogue
+        See there.
     """
 
     row: Int32
     column: Int32
     extents: tuple[Int32, Int32]
     in_wg: Int32
-    fused: Fused
+    epilogue: EpilogueArguments
 
 
 class Target(NamedTuple):

@@ -31,7 +31,7 @@ def last_origins(
 
     An operand that lies along M or N is read in whole lines of shared memory, so its last tile may
     still stick out by less than a line. No tile moves where neighbours begin at different k_tiles:
-    their sums would differ. Nor where C is D: a neighbour would read what has been written. With
+    their results would differ. Nor where C is D: a neighbour would read what has been written. With
     scales of blocks of columns, tiles begin where all others may: see `column_step`.
     """
     swizzles = (spec.geometry.a_swizzle, spec.geometry.b_swizzle)
