@@ -62,6 +62,46 @@ def test_any_sizes_do(sizes, lines, seed):
     assert x.error(got) < 1e-6
 
 
+@pytest.mark.parametrize("kind", ["float32", "float8_e8m0fnu"])
+@pytest.mark.parametrize("lines", LINES)
+def test_no_elements_of_k_have_no_scales_and_an_epilogue_is_of_zeros(lines, kind):
+    m, n = 200, 6
+    a, b = np.zeros((m, 0), E4M3), np.zeros((0, n), E4M3)
+    shapes = (-(-m // lines[0]), 0), (0, -(-n // lines[1]))
+    kinds = numpy_dtype(DType(kind))
+    scales = dict(zip(("scale_a", "scale_b"), (np.zeros(x, kinds) for x in shapes), strict=True))
+    bias = np.arange(n, dtype=np.float32)
+    groups = ((a, b, np.zeros(2, int)), scales)
+    rows = ((a, b[None], np.array([m])), scales | {"scale_b": scales["scale_b"][None]})
+    for _ in range(2):  # the first time, and known
+        assert not unigemm.matmul(a, b, **scales).any()
+        got = unigemm.matmul(a, b, **scales, bias=bias)
+        np.testing.assert_array_equal(got, np.tile(bias, (m, 1)))
+        q, of_q = unigemm.matmul(a, b, **scales, bias=bias, quantize_out="row")
+        np.testing.assert_allclose(q.astype("f4") * of_q, got, rtol=0.07)
+        for args, more in (groups, rows) if lines[0] == 1 else (groups,):
+            got = unigemm.grouped_matmul(*args, **more, bias=bias)
+            np.testing.assert_array_equal(got, np.broadcast_to(bias, got.shape))
+
+
+def test_no_bytes_of_float4_have_no_scales_either():
+    a, b, bias = np.zeros((5, 0), np.uint8), np.zeros((0, 6), np.uint8), np.ones(6, np.float32)
+    for whole in (None, 2.0):
+        scales = [np.zeros((5, 0), E4M3), np.zeros(0, E4M3)]  # the second in tiles
+        scale_a, scale_b = (x if whole is None else (x, whole) for x in scales)
+        got = unigemm.matmul(a, b, scale_a=scale_a, scale_b=scale_b, bias=bias)
+        assert got.dtype == np.float32
+        np.testing.assert_array_equal(got, np.ones((5, 6)))
+
+
+@pytest.mark.parametrize("k", [20, 32, 33])
+def test_few_elements_of_k_in_groups_have_exponents_too(k):
+    x = drawn((30, 6, k), (1, 1), exponents=True, seed=4)
+    scales = {"scale_a": x.scale_a, "scale_b": x.scale_b[None]}
+    got = unigemm.grouped_matmul(x.a, x.b[None], np.array([30]), **scales, dtype="float32")
+    assert x.error(got) < 1e-6
+
+
 @pytest.mark.parametrize("lines", LINES)
 def test_a_prepared_product_takes_new_scales_each_time(lines):
     x, y = (drawn((33, 200, 300), lines, seed=seed) for seed in (3, 4))

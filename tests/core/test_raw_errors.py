@@ -100,6 +100,47 @@ def test_a_layer_of_no_dimensions_is_refused(options):
             operators.linear(torch.ones(2), torch.ones(()), bias, **options)
 
 
+@pytest.mark.filterwarnings("ignore:.*(prototype|beta|deprecated)")
+@pytest.mark.parametrize("what", ["sparse", "quantized", "nested"])
+def test_tensors_that_are_no_strided_memory_are_refused_by_every_operator(what):
+    torch = pytest.importorskip("torch")
+    operators = pytest.importorskip("unigemm.torch")
+    x = torch.ones(4, 4)
+    odd = {
+        "sparse": x.to_sparse,
+        "quantized": lambda: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
+        "nested": lambda: torch.nested.nested_tensor([x, x]),
+    }[what]()
+    small = x.to(torch.float8_e4m3fn)
+    whole, ends = ("TensorWise", torch.ones(()), "TensorWise"), torch.tensor([4])
+    layer = operators.QuantizedLinear(4, 4)
+    calls = (
+        lambda: operators.matmul(odd, x),
+        lambda: operators.matmul(x, odd, alpha=2.0),
+        lambda: operators.matmul(x, x, bias=odd),
+        lambda: operators.matmul(small, small, scale_b=odd),
+        lambda: operators.bmm(odd, x[None]),
+        lambda: operators.addmm(odd, x, x),
+        lambda: operators.linear(x, odd),
+        lambda: operators.linear(small, small, scale_a=odd),
+        lambda: operators.grouped_mm(odd, x[None], offs=ends),
+        lambda: operators.scaled_mm(odd, small, torch.ones(()), *whole),
+        lambda: operators.scaled_mm(small, small, odd, *whole),
+        lambda: operators.scaled_grouped_mm(small, small[None], odd, *whole, offs=ends),
+        lambda: unigemm.quantize(odd, "int8"),
+        lambda: layer(odd),
+        lambda: layer((small, odd)),
+    )
+    words = {
+        "sparse": "layout torch.sparse_coo",
+        "quantized": "is quantized",
+        "nested": "is a nest",
+    }
+    for call in calls:
+        with pytest.raises(UnsupportedProblem, match=words[what]):
+            call()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_an_entry_of_the_cache_with_a_number_that_json_lacks_is_damaged(tmp_path, value):
     (entry,) = fill(tmp_path, "gemm")

@@ -126,6 +126,13 @@ def test_what_is_no_such_layer_is_refused_in_words():
         (lambda: ut.QuantizedLinear(8, 6, quantize_out="row", out_dtype=torch.half),
          UnsupportedDtype, "out_dtype is float16"),
         (lambda: ut.QuantizedLinear(8, 6, scale=2), TypeError, "no option 'scale'"),
+        (lambda: ut.QuantizedLinear(None, 6), UnsupportedProblem, "in_features is None; pass an"),
+        (lambda: ut.QuantizedLinear(8, -1), UnsupportedProblem, "out_features is -1; pass an int"),
+        (lambda: ut.QuantizedLinear(8, 6.0), UnsupportedProblem, "out_features is 6.0; pass an"),
+        (lambda: ut.QuantizedLinear(8, 6, torch.ones(6)), UnsupportedProblem, "bias is tensor"),
+        (lambda: ut.QuantizedLinear(8, 6, out_dtype="float32"), UnsupportedDtype, "a torch.dtype"),
+        (lambda: ut.QuantizedLinear(8, 6, out_dtype=torch.float64), UnsupportedDtype,
+         "out_dtype is torch.float64, and products of torch.float8_e4m3fn give float32"),
         (lambda: ut.QuantizedLinear.of(torch.nn.ReLU()), UnsupportedProblem, "torch.nn.Linear"),
         (lambda: ut.quantize_linear(layer), UnsupportedProblem, "QuantizedLinear.of"),
         (lambda: ut.quantize_linear(torch.nn.ReLU()), UnsupportedProblem, "it has none"),
@@ -139,6 +146,59 @@ def test_what_is_no_such_layer_is_refused_in_words():
     q, scales = unigemm.quantize(torch.ones(2, 8), "int8", block="row")
     with pytest.raises(UnsupportedDtype, match="int8"):
         ut.QuantizedLinear.of(layer)((q, scales))
+
+
+@pytest.mark.parametrize(("dtype", "block"), KINDS)
+def test_what_a_layer_does_not_take_is_refused_in_words(dtype, block):
+    layer = ut.QuantizedLinear.of(torch.nn.Linear(300, 260), dtype, block=block)
+    x = torch.randn(7, 300)
+    other = (1, 128) if block == "row" else "row"
+    q, scales = unigemm.quantize(x, dtype, block=block if block == "row" else (1, 128))
+    advice = "pass unigemm.quantize"
+    other_type = unigemm.quantize(x, E4M3 if dtype == INT8 else INT8, block="row")
+    other_block = unigemm.quantize(x, dtype, block=other)
+    for given, kind, words in (
+        (None, unigemm.LibraryMismatch, "x is a NoneType"),
+        (x.numpy(), unigemm.LibraryMismatch, "x is a ndarray"),
+        ([q, scales], unigemm.LibraryMismatch, "x is a list"),
+        (x.to_sparse(), UnsupportedProblem, "x has layout torch.sparse_coo"),
+        (x[:, :299], ShapeMismatch, r"x has shape \(7, 299\); the layer takes \(..., 300\)"),
+        (x[0, 0], ShapeMismatch, "x has shape"),
+        (x.int(), UnsupportedDtype, "x is int32"),
+        (x.double(), UnsupportedDtype, r"x is of torch.float64.*pass x.float\(\)"),
+        ((), UnsupportedProblem, f"x is a tuple of 0.*{advice}"),
+        ((q, scales, scales), UnsupportedProblem, f"x is a tuple of 3.*{advice}"),
+        ((q, None), unigemm.LibraryMismatch, r"x\[1\] is a NoneType"),
+        ((x, scales), UnsupportedDtype, rf"x\[0\] is torch.float32.*{advice}"),
+        ((q[0], scales[0]), ShapeMismatch, r"x\[0\] has shape \(300,\)"),
+        (other_type, UnsupportedDtype, advice),
+        (other_block, UnsupportedProblem, rf"x\[1\] has shape.*{advice}"),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=words):
+            layer(given)
+    assert layer((q, scales)).shape == (7, 260)
+
+
+@pytest.mark.parametrize(("dtype", "block"), KINDS)
+def test_layers_without_rows_columns_or_elements_give_what_linear_does(dtype, block):
+    for k, n, rows in ((0, 6, 2), (6, 0, 2), (0, 0, 2), (6, 5, 0)):
+        plain = torch.nn.Linear(k, n)
+        layer, x = ut.QuantizedLinear.of(plain, dtype, block=block), torch.ones(rows, k)
+        torch.testing.assert_close(layer(x), plain(x), rtol=0.1, atol=0.2)
+
+
+def test_float64_is_taken_where_the_result_has_another_type():
+    plain, x = torch.nn.Linear(300, 260).double(), torch.randn(7, 300).double()
+    net = torch.nn.Sequential(plain)
+    for wrong in (lambda: ut.QuantizedLinear.of(plain), lambda: ut.quantize_linear(net)):
+        with pytest.raises(UnsupportedDtype, match=r"out_dtype=torch\.float32"):
+            wrong()
+    assert net[0] is plain
+    layer = ut.QuantizedLinear.of(plain, out_dtype=torch.float32)
+    assert layer(x).dtype is torch.float32
+    assert error(layer(x), plain(x)) < OFF[E4M3]
+    q, scales = ut.QuantizedLinear.of(plain, quantize_out="row")(x)
+    assert error(q.float() * scales, plain(x)) < 2 * OFF[E4M3]
 
 
 class Adapted(torch.nn.Linear):

@@ -15,7 +15,15 @@ from typing import Any
 from ..errors import DeviceMismatch, LibraryMismatch, UnsupportedProblem
 from ..problem.overlap import byte_span
 
-__all__ = ["check_held", "checked_pointer", "comparison", "private", "refuse_type", "watchers"]
+__all__ = [
+    "check_held",
+    "checked_pointer",
+    "comparison",
+    "private",
+    "refuse_memory",
+    "refuse_type",
+    "watchers",
+]
 
 # PyTorch has no public functions for these, but has had these names since version 2.0.
 _PRIVATE = (
@@ -250,8 +258,14 @@ def _is_guarded() -> bool:
         return same(other, probe) and not any(same(probe, x) for x in unlike)
 
 
-def _refuse_kind(x: Any, name: str) -> None:
-    """Refuse tensors that are no strided memory on a device with backends."""
+def refuse_memory(x: Any, name: str) -> None:
+    """Refuse tensors whose elements are no strided memory.
+
+    Raises
+    ------
+    UnsupportedProblem
+        They are none.
+    """
     import torch
 
     if x.is_nested:
@@ -265,6 +279,13 @@ def _refuse_kind(x: Any, name: str) -> None:
         )
     if x.is_quantized:
         raise UnsupportedProblem(f"{name} is quantized; pass {name}.dequantize()")
+
+
+def _refuse_kind(x: Any, name: str) -> None:
+    """Refuse tensors that are no strided memory on a device with backends."""
+    import torch
+
+    refuse_memory(x, name)
     if x.device.type not in ("cpu", "cuda"):
         raise DeviceMismatch(
             f"{name} is on device {str(x.device)!r}, where no backend runs; use a tensor on "

@@ -137,7 +137,7 @@ def scales_of(
         if scale is not None and not isinstance(scale, numbers.Number)
     }
     fused = []
-    shared = _of_blocks(seen, operand)
+    shared = _of_blocks(seen, operand, form)
     whole: dict[str, float | str] = {}
     blocks: dict[str, tuple[str, Layout]] = {}
     factors = []
@@ -271,7 +271,9 @@ def _refuse_divided(along: str, shared: Mapping[str, Granularity]) -> None:
 
 
 def _of_blocks(
-    seen: Mapping[str, Operand | Layout], operand: Callable[[str], Operand | Layout]
+    seen: Mapping[str, Operand | Layout],
+    operand: Callable[[str], Operand | Layout],
+    form: Form | None,
 ) -> dict[str, Granularity]:
     """Return what shares a scale of 128 elements of K, by the arguments that hold such scales.
 
@@ -284,7 +286,7 @@ def _of_blocks(
         if name not in ("scale_a", "scale_b"):  # a pair
             continue
         shape = operand(name[-1]).shape
-        granularity = _granularity(name, x, shape)
+        granularity = _granularity(name, x, shape, form)
         if granularity is not None:
             found[name] = granularity
             k = shape[-1 if name == "scale_a" else -2]
@@ -294,7 +296,9 @@ def _of_blocks(
     return found if is_needed else {}
 
 
-def _granularity(name: str, x: Operand | Layout, operand: tuple[int, ...]) -> Granularity | None:
+def _granularity(
+    name: str, x: Operand | Layout, operand: tuple[int, ...], form: Form | None
+) -> Granularity | None:
     """Return what shares a scale of 128 elements of K, if an array has a shape for such."""
     if min(len(operand), len(x.shape)) < 2 or len(x.shape) > len(operand):
         return None
@@ -303,7 +307,8 @@ def _granularity(name: str, x: Operand | Layout, operand: tuple[int, ...]) -> Gr
     stack = operand[len(operand) - len(x.shape) : -2]
     if any(mine not in (1, yours) for mine, yours in zip(x.shape[:-2], stack, strict=True)):
         return None
-    is_exponent = x.dtype is DType.FLOAT8_E8M0FNU and k > BLOCKS[x.dtype]  # else of 32 elements
+    # Else of 32 elements, which groups do not have.
+    is_exponent = x.dtype is DType.FLOAT8_E8M0FNU and (k > BLOCKS[x.dtype] or form is not None)
     if not (x.dtype is DType.FLOAT32 or is_exponent) or of_k != -(-k // _BLOCK):
         return None
     if of_rows == rows:

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from ..arrays.torch_tensors import refuse_type
+from ..arrays.torch_tensors import refuse_memory, refuse_type
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.quantization import requested_sharing
 from ..runtime.options import Options as api_options
@@ -69,6 +69,8 @@ def tensors(**named: Any) -> None:
         if type(x).__name__ in _REFUSED:
             refuse_type(type(x), name)
     if not _is_compiling():
+        for name, x in named.items():  # for which PyTorch itself would look for an operator
+            refuse_memory(x, name)
         notice(*named.values())
 
 
@@ -138,6 +140,7 @@ def scales_apart(
     scales: list[Tensor | None] = []
     for name, each in (("scale_a", scale_a), ("scale_b", scale_b)):
         if each is None or isinstance(each, Tensor):
+            tensors(**{} if each is None else {name: each})
             scales.append(each)
         elif isinstance(each, numbers.Real):
             scale = number(each, name) * (1.0 if scale is None else scale)

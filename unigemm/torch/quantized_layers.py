@@ -9,14 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from ..arrays.operands import parse_dtype
-from ..errors import UnsupportedDtype, UnsupportedProblem
-from ..problem.dtypes import DType
-from ..problem.quantization import check_quantized, requested_sharing, scales_shape, sharing_of
-from ..support.arguments import function, shown
+from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..problem.dtypes import DType, output_dtypes
+from ..problem.quantization import (
+    BLOCK,
+    check_quantized,
+    requested_sharing,
+    scales_shape,
+    sharing_of,
+)
+from ..support.arguments import function, shown, truth, whole_number
 from .activations import check_layer
-from .arguments import LayerOptions, layer_options
+from .arguments import LayerOptions, layer_options, tensors
 from .functions import linear
 from .modules import Linear
+from .products import FLOAT8
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -99,12 +106,12 @@ class QuantizedLinear(nn.Module):
         **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
+        in_features = whole_number(in_features, "in_features", 0)
+        out_features = whole_number(out_features, "out_features", 0)
         self.sharing = _sharing(dtype, block)
         check_layer(out_features, activation, gate_layout)
         self.quantize_out = quantize_out
-        if quantize_out is not None:
-            requested_sharing(quantize_out)
-            check_quantized(parse_dtype(out_dtype or dtype), "out_dtype")
+        _check_result(dtype, out_dtype, quantize_out)
         self.in_features, self.out_features = in_features, out_features
         self.activation, self.gate_layout, self.out_dtype = activation, gate_layout, out_dtype
         self.options: Mapping[str, Any] = layer_options(options)
@@ -117,7 +124,8 @@ class QuantizedLinear(nn.Module):
         scales = torch.zeros(scales_shape(shape, self.sharing), device=device)
         self.register_buffer("weight", torch.zeros(shape, device=device).to(dtype))
         self.register_buffer("weight_scale", scales)
-        self.register_buffer("bias", torch.zeros(out_features, device=device) if bias else None)
+        has_bias = truth(bias, "bias")
+        self.register_buffer("bias", torch.zeros(out_features, device=device) if has_bias else None)
 
     @classmethod
     def of(
@@ -130,7 +138,8 @@ class QuantizedLinear(nn.Module):
         layer
             A `torch.nn.Linear`, or a `Linear`, whose activation and options are taken over where
             they are left out here. Subclasses have a meaning of their own, and hooks are of the
-            layer that they are at: such are refused.
+            layer that they are at: such are refused. One of float64, whose bias becomes float32, is
+            taken with `out_dtype` or `quantize_out` alone.
         dtype, **given
             As for the class.
 
@@ -153,6 +162,8 @@ class QuantizedLinear(nn.Module):
             taken = {"activation": layer.activation, "gate_layout": layer.gate_layout}
             given = {**taken, **layer.options, **given}
         weight, bias = layer.weight.detach(), layer.bias
+        if given.get("quantize_out") is None:
+            _refuse_double("layer", weight.dtype, given.get("out_dtype"))
         made = cls(
             layer.in_features, layer.out_features, bias is not None, dtype=dtype,
             device=weight.device, **given,
@@ -161,15 +172,20 @@ class QuantizedLinear(nn.Module):
             weight, dtype=dtype, sharing=made.sharing
         )
         made.bias = None if bias is None else bias.detach().clone()
+        if made.bias is not None and made.bias.dtype is torch.float64:
+            made.bias = made.bias.float()
         return made.train(layer.training)
 
     def forward(self, x: Tensor | tuple[Tensor, Tensor]) -> Any:
         """Return ``activation(x @ weight.T + bias)``, of a tensor or of a pair with its scales."""
         dtype = self.out_dtype
         if isinstance(x, tuple):
-            q, scales = x
+            q, scales = self._checked_pair(x)
             dtype = dtype or torch.bfloat16
         else:
+            self._check(x, "x")
+            if self.quantize_out is None:
+                _refuse_double("x", x.dtype, dtype)
             dtype = dtype or x.dtype
             sharing = "row" if self.sharing == "row" else "1x128"
             rows = x if x.dim() > 1 else x[None]
@@ -184,6 +200,47 @@ class QuantizedLinear(nn.Module):
         )  # fmt: skip
         vector = not isinstance(x, tuple) and x.dim() == 1 and self.quantize_out is None
         return found[0] if vector else found
+
+    def _check(self, x: Tensor, name: str, least: int = 1) -> None:
+        """Refuse what is no tensor whose rows this layer takes."""
+        tensors(**{name: x})
+        if x.dim() < least or x.shape[-1] != self.in_features:
+            stack = "..., " if least == 1 else "..., M, "
+            raise ShapeMismatch(
+                f"{name} has shape {tuple(x.shape)}; the layer takes ({stack}{self.in_features})"
+            )
+
+    def _checked_pair(self, x: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        """Return a tensor of eight bits and its scales, which go with those of the weight.
+
+        Raises
+        ------
+        UnigemmError
+            They do not.
+        """
+        block, said = ("row", "row") if self.sharing == "row" else ((1, BLOCK), f"{BLOCK} of a row")
+        advice = f"pass unigemm.quantize(x, {self.weight.dtype}, block={block!r})"
+        if len(x) != 2:
+            raise UnsupportedProblem(
+                f"x is a tuple of {len(x)}, no pair of eight bits and their scales; {advice}"
+            )
+        q, scales = x
+        self._check(q, "x[0]", least=2)
+        tensors(**{"x[1]": scales})
+        integers = torch.int8 in (q.dtype, self.weight.dtype)
+        if q.dtype not in (*FLOAT8, torch.int8) or (integers and q.dtype != self.weight.dtype):
+            raise UnsupportedDtype(
+                f"x[0] is {q.dtype} and the layer's weight {self.weight.dtype}; {advice}"
+            )
+        of_k = 1 if self.sharing == "row" else -(-self.in_features // BLOCK)
+        of_all = of_k == 1 and scales.numel() == 1
+        if not of_all and (scales.dim() < 2 or scales.shape[-1] != of_k):
+            raise UnsupportedProblem(
+                f"x[1] has shape {tuple(scales.shape)}, of x[0] with shape {tuple(q.shape)}, and "
+                f"the layer takes a scale for each {said}; {advice}, or make the layer with "
+                "another block="
+            )
+        return q, scales
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         """Load as `torch.nn.Module` does, which by itself would convert weights and keep scales.
@@ -280,6 +337,45 @@ def quantize_linear(
             if id(child) in made:
                 setattr(parent, name, made[id(child)])
     return len(made)
+
+
+def _check_result(dtype: torch.dtype, out_dtype: Any, quantize_out: Any) -> None:
+    """Refuse a result that a layer with a weight of a type does not have.
+
+    Raises
+    ------
+    UnsupportedDtype, UnsupportedProblem
+        There is no such result.
+    """
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+        raise UnsupportedDtype(
+            f"out_dtype is {shown(out_dtype)}; pass a torch.dtype, such as torch.bfloat16"
+        )
+    if quantize_out is not None:
+        requested_sharing(quantize_out)
+        check_quantized(parse_dtype(out_dtype or dtype), "out_dtype")
+        return
+    offered = [str(x) for x in output_dtypes(parse_dtype(dtype), epilogue=True)]
+    if out_dtype is not None and str(out_dtype).removeprefix("torch.") not in offered:
+        raise UnsupportedDtype(
+            f"out_dtype is {out_dtype}, and products of {dtype} give {', '.join(offered)}; use one "
+            "of these"
+        )
+
+
+def _refuse_double(name: str, dtype: torch.dtype, out_dtype: torch.dtype | None) -> None:
+    """Refuse float64 where a result would have its type.
+
+    Raises
+    ------
+    UnsupportedDtype
+        It would.
+    """
+    if dtype is torch.float64 and out_dtype is None:
+        raise UnsupportedDtype(
+            f"{name} is of torch.float64, and products of eight bits give no more than float32; "
+            f"pass {name}.float(), or make the layer with out_dtype=torch.float32"
+        )
 
 
 def _sharing(dtype: Any, block: Any) -> Sharing:

@@ -325,7 +325,8 @@ def _check(
             f"scaled products are of float8_e4m3fn and float8_e5m2, and these are {mat_a.dtype} "
             f"and {mat_b.dtype}; unigemm.torch.matmul takes scales of int8, too"
         )
-    if tuple(contraction_dim) not in ((), (1, 0), (-1, -2), (-1, 0), (1, -2)):
+    dims = tuple(contraction_dim) if isinstance(contraction_dim, list | tuple) else contraction_dim
+    if dims not in ((), (1, 0), (-1, -2), (-1, 0), (1, -2)):
         raise UnsupportedProblem(
             f"contraction_dim is {shown(contraction_dim)}; pass the transpose (mat.t()) of what "
             "is to be multiplied along its other dimension, and leave it out"
@@ -368,6 +369,7 @@ def _one(which: str, scale: Any, recipe: Any) -> tuple[Tensor, str]:
         raise LibraryMismatch(
             f"scale_{which} is a {type(scale).__name__}; pass a torch.Tensor of float32"
         )
+    tensors(**{f"scale_{which}": scale})
     return scale, word
 
 
