@@ -38,7 +38,7 @@ class Fitted(NamedTuple):
         parts = estimate(to.usage, self.coefficients)
         if physics or self.correction is None:
             return parts.total
-        return parts.total * factors(self.correction, to.asked(parts))
+        return parts.total * factors(self.correction, to.features(parts))
 
 
 def models() -> dict[str, CostModel]:
@@ -79,7 +79,7 @@ def _grown(to: Measured, train: Array, parts: Parts, seed: int) -> tuple[Trees, 
     sums = np.bincount(to.product[train], weight[train], len(to.names))
     level = np.bincount(to.product[train], (left * weight)[train], len(to.names))
     level = (level / np.maximum(sums, 1e-9))[to.product]
-    values = to.asked(parts)[:, train]
+    values = to.features(parts)[:, train]
     # How long a product takes is learned of the product alone, and what of its launches differs
     # by all: so that the few that are near the best are not outweighed by how products differ.
     of_level = boosted(

@@ -1,9 +1,9 @@
 """Fit a card's adjustments of the cost model to some hundred launches: `unigemm.calibrate`.
 
 First the coefficients, by a few steps of damped least squares. They are held to the shipped ones:
-tightly where these were measured on the architecture and have a correction that was learned beside
+tightly where these were measured on the architecture and have a correction that was learned with
 them, loosely where they were assumed. Then one factor for each property of a launch, by ridge
-regression of what is left within each product. So few launches change little.
+regression of what is left within each product. A few hundred launches change little.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def estimated(of: Measured, model: Model) -> Array:
     parts = estimate(of.usage, model.coefficients)
     us = parts.total
     if model.correction is not None:
-        us = us * factors(model.correction, of.asked(parts))
+        us = us * factors(model.correction, of.features(parts))
     if model.offsets is None:
         return us
     found, begin = us.copy(), 0
@@ -142,7 +142,7 @@ def _coefficients(of: Measured, base: Model, rows: Array) -> tuple[Array, float]
     parts = estimate(of.usage, base.coefficients)
     wanted = np.log(of.us)[rows]
     if base.correction is not None:
-        wanted = wanted - np.log(factors(base.correction, of.asked(parts)))[rows]
+        wanted = wanted - np.log(factors(base.correction, of.features(parts)))[rows]
     weight = _weight(of, *_OF_COEFFICIENTS)[rows]
     weight = weight / np.sqrt((weight**2).mean())
     held = np.sqrt(_LOOSE if base.correction is None else _HELD) / _SPREAD
@@ -164,17 +164,17 @@ def _coefficients(of: Measured, base: Model, rows: Array) -> tuple[Array, float]
 
 
 def _least_squares(left: Callable[[Array], Array], x: Array, low: Array, high: Array) -> Array:
-    """Return where the squares of what is left are least, near some place and within bounds."""
+    """Return where the squares of what is left are least, near `x` and within bounds."""
     damping, step = 1e-2, 1e-4
     now = left(x)
     best = now @ now
     for _ in range(_STEPS):
         slope = np.empty((len(now), len(x)))
-        for place in range(len(x)):
-            way = step if x[place] + step <= high[place] else -step
+        for i in range(len(x)):
+            way = step if x[i] + step <= high[i] else -step
             there = x.copy()
-            there[place] += way
-            slope[:, place] = (left(there) - now) / way
+            there[i] += way
+            slope[:, i] = (left(there) - now) / way
         square, pull = slope.T @ slope, slope.T @ now
         before = best
         for _ in range(6):

@@ -26,7 +26,7 @@ from .offsets import Offsets, offsets_of
 __all__ = ["DATA", "Model", "kind_of", "model_of", "name_of"]
 
 DATA = "unigemm.planning.data"
-#: Kinds whose numbers are taken where there are none of a kind's own, the likest first.
+#: Kinds whose numbers stand in for those that a kind lacks, the likest first.
 _LIKE = {
     "float16": ("bfloat16",),
     "tf32": ("float32", "bfloat16"),

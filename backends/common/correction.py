@@ -2,7 +2,7 @@
 
 All trees have one depth, and ask the same question in all branches of a level ("oblivious"), so
 that many launches are corrected by a few array operations. No BLAS takes part: every CPU gives the
-same factor. `bench.fit` makes them; they lie beside the coefficients (`coefficients.py`).
+same factor. `bench.fit` makes them; they lie with the coefficients (`coefficients.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAJORS = {"k": 0, "m": 1, "n": 1, "strided": 2}
 _LINE_BYTES = 128  # of the L2
 _LEAST_US = 1e-3  # of what logarithms are taken
 
-#: What questions are asked about: first what only the problem decides, then the launch.
+#: What questions are about: first what only the problem decides, then the launch.
 OF_PROBLEM = (
     "log m", "log n", "log k", "log batch", "swapped", "a lines", "b lines", "d lines",
     "a alignment", "b alignment", "d alignment", "a line begins", "b line begins", "d line begins",
@@ -50,7 +50,7 @@ class Trees:
         (depth, trees): each level asks whether that feature is above the threshold.
     leaves
         (trees, 2**depth): what is added to the logarithm of the time; the first answer is the
-        highest bit of the place.
+        highest bit of the index.
     """
 
     feature: Array
@@ -59,11 +59,11 @@ class Trees:
 
     @cached_property
     def questions(self) -> tuple[Array, Array, Array]:
-        """Return what is asked, each question once: features, thresholds; places (depth, trees)."""
+        """Return the questions, each once: features, thresholds; which are asked (depth, trees)."""
         pairs = np.empty(self.feature.shape, complex)
         pairs.real, pairs.imag = self.feature, self.threshold
-        questions, places = np.unique(pairs, return_inverse=True)
-        return questions.real.astype(int), questions.imag[:, None], places.reshape(pairs.shape)
+        questions, indices = np.unique(pairs, return_inverse=True)
+        return questions.real.astype(int), questions.imag[:, None], indices.reshape(pairs.shape)
 
 
 def features(
@@ -95,8 +95,8 @@ def features(
         tile_m, tile_n, *others,
     )  # fmt: skip
     found = np.empty((len(columns), len(ctas)))
-    for place, column in enumerate(columns):
-        found[place] = column
+    for i, column in enumerate(columns):
+        found[i] = column
     return found
 
 
@@ -126,12 +126,12 @@ def _begins(matrix: MatrixType, length: int) -> float:
 
 def factors(trees: Trees, values: Array) -> Array:
     """Return by what the estimated times of launches are multiplied, of their features' values."""
-    feature, threshold, places = trees.questions
+    feature, threshold, indices = trees.questions
     answers = (values.take(feature, axis=0) > threshold).view(np.uint8)
-    leaf = np.zeros((places.shape[1], values.shape[1]), np.uint8)  # at most eight questions
-    for place in places:
+    leaf = np.zeros((indices.shape[1], values.shape[1]), np.uint8)  # at most eight questions
+    for index in indices:
         leaf <<= 1
-        leaf |= answers.take(place, axis=0)
-    every = leaf + (np.arange(len(leaf)) << len(places))[:, None]
+        leaf |= answers.take(index, axis=0)
+    every = leaf + (np.arange(len(leaf)) << len(indices))[:, None]
     found: Array = np.exp(trees.leaves.ravel().take(every).sum(axis=0, dtype=np.float64))
     return found

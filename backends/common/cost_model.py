@@ -32,7 +32,7 @@ class Usage(NamedTuple):
         Of one CTA.
     mma_us, issue_us, smem_us
         Of an SM, for one k_tile of one CTA: multiply-adds, other instructions that are issued
-        beside them, and reads and writes of shared memory, each at the full rate.
+        with them, and reads and writes of shared memory, each at the full rate.
     steps
         Of a k_tile, that wait for one another: its latency is their number times the coefficient.
     zero_rows
@@ -53,7 +53,7 @@ class Usage(NamedTuple):
     reductions
         Kernels that add up partial sums.
     exchanges
-        Barriers of CTAs or warps that add up their sums on the SM.
+        Barriers of CTAs or warps that add up their accumulators on the SM.
     exchange_us
         What these move, at 32 bytes of an SM in a clock.
     copies, copied_us

@@ -60,7 +60,7 @@ def unsupported_epilogue(
                 "bfloat16"
             )
     if problem.accumulator is DType.FLOAT64 and problem.d.dtype is not DType.FLOAT64:
-        return "sums in float64 are not rounded to other types"
+        return "accumulators in float64 are not rounded to other types"
     return None
 
 
@@ -101,16 +101,16 @@ def unsupported_config_epilogue(problem: Problem, config: Config) -> str | None:
 
 
 def epilogue_us(
-    problem: Problem, sums: Any, clock_mhz: float, own: Mapping[str, int] | None = None
+    problem: Problem, count: Any, clock_mhz: float, own: Mapping[str, int] | None = None
 ) -> Any:
-    """Return how long an SM takes for the arithmetic of an epilogue on so many sums.
+    """Return how long an SM takes for the arithmetic of an epilogue on `count` accumulators.
 
     `own` are the issue slots that operations take in a backend, where it has others.
     """
     if problem.epilogue is None:
-        return 0.0 * sums
+        return 0.0 * count
     slots = _slots(problem.epilogue, problem.d.dtype, tuple((own or {}).items()))
-    return sums * (slots / (_LANES * clock_mhz))
+    return count * (slots / (_LANES * clock_mhz))
 
 
 @lru_cache(maxsize=256)

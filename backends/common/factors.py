@@ -1,7 +1,7 @@
 """The product of a call's scales where it is no ordinary float32: as two factors.
 
-Sums are multiplied by both, one after the other. Both are above 1 or both below, so that the first
-step overflows only where the result does.
+Accumulators are multiplied by both, one after the other. Both are above 1 or both below, so that
+the first step overflows only where the result does.
 """
 
 from __future__ import annotations

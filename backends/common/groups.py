@@ -41,7 +41,7 @@ def even(problem: Problem, extents: Extents) -> Extents:
 def tiles_along(problem: Problem, along: str, extent: int, tile: Any) -> Any:
     """Return how many tiles of an extent a group has on average, for numbers or for arrays.
 
-    Groups are hardly ever as long as tiles, nor as one another: experts get as many rows as come.
+    Groups are hardly ever as long as tiles, nor as one another: experts get the rows that come.
     This is the mean where their lengths have an exponential distribution. Long groups have half a
     tile more than they fill, and of those of a tile's length some have two.
     """
@@ -76,7 +76,7 @@ def begins_anywhere(problem: Problem) -> bool:
 
 
 def stack_of(problem: Problem) -> str:
-    """Return the operand that is a stack of as many matrices as there are groups; or nothing."""
+    """Return the operand that is a stack of a matrix for each group; or nothing."""
     along = "" if problem.groups is None else problem.groups.along
     return {"m": "b", "n": "a"}.get(along, "")
 

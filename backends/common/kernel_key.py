@@ -44,7 +44,7 @@ _BOUNDS = {
     "slice_k": (1, 32),
     "producers": (0, 32),
 }
-_MOST_SUMS = 256 << 20  # bytes of the partial sums of a split K, as candidates are listed
+_MOST_PARTIALS = 256 << 20  # bytes of the partial sums of a split K, as candidates are listed
 
 Steps = tuple[int, int, int, int]
 
@@ -87,7 +87,7 @@ def unsupported_parameter(config: Config, unused: Collection[str]) -> str | None
 
 
 def unsupported_memory(smem_bytes: int, target: Target) -> str | None:
-    """Say that a CTA has less shared memory than a kernel needs; None where it has as much."""
+    """Say that a CTA has less shared memory than a kernel needs; None where it has enough."""
     if smem_bytes <= target.smem_per_block:
         return None
     return (
@@ -96,7 +96,7 @@ def unsupported_memory(smem_bytes: int, target: Target) -> str | None:
     )
 
 
-def too_many(extents: Extents, config: Config, sums_bytes: int) -> str | None:
+def too_many(extents: Extents, config: Config, partials: int) -> str | None:
     """Say why a launch has more CTAs or partial sums than there may be; None where it has not.
 
     Parameters
@@ -105,8 +105,8 @@ def too_many(extents: Extents, config: Config, sums_bytes: int) -> str | None:
         As the kernel sees them.
     config
         Within bounds.
-    sums_bytes
-        What the workspace has more than with K whole.
+    partials
+        Bytes that the workspace has more than with K whole.
     """
     (m, n, _), parts = config.tile, config.split_k * config.cluster_k
     down, across = ceil(extents.m / m), ceil(extents.n / n)
@@ -114,8 +114,8 @@ def too_many(extents: Extents, config: Config, sums_bytes: int) -> str | None:
         return f"{extents} in tiles of {m}x{n} is more CTAs than a grid takes"
     if max(down, across) * config.raster.group > INT32_MAX:
         return f"a group of {config.raster.group} is more tiles than there are"
-    if sums_bytes > _MOST_SUMS:
-        return f"{sums_bytes} bytes of partial sums are more than the {_MOST_SUMS} that are taken"
+    if partials > _MOST_PARTIALS:
+        return f"{partials} bytes of partial sums are more than the {_MOST_PARTIALS} that are taken"
     return None
 
 
@@ -139,7 +139,7 @@ def specialisation(problem: Problem, config: Config) -> dict[str, Any]:
         "scaled": problem.scaled,
         "blocks": None if problem.blocks is None else _blocks(problem.blocks),
         **_parameters(config),
-        # How many threads share the parts depends on the size of D, but where no M may change sums.
+        # The size of D decides how many threads share the parts, unless they are added in turn.
         "split": config.split_k > 1 and ("in turn" if problem.batch_invariant else True),
         # What most kernels have not is named only where there is one.
         **({"epilogue": _plain(problem.epilogue)} if problem.epilogue else {}),
@@ -190,7 +190,7 @@ def oriented_strides(gemm: Gemm, config: Config) -> tuple[Steps, Steps, Steps]:
     if not config.swap_ab:
         return gemm.a_strides, gemm.b_strides, gemm.d_strides
     a, b, d = (
-        (column, row, inner, outer)  # M and N change places in each
+        (column, row, inner, outer)  # M and N are exchanged in each
         for row, column, inner, outer in (gemm.b_strides, gemm.a_strides, gemm.d_strides)
     )
     return a, b, d

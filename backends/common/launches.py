@@ -81,7 +81,7 @@ class Launches(NamedTuple):
 
 
 def columns_of(configs: Sequence[Config], schedules: Sequence[str]) -> Launches:
-    """Return configurations as columns; the schedule is its place among the names."""
+    """Return configurations as columns; the schedule is its index among the names."""
     rows = [
         (
             i, *c.tile, *c.cluster, *c.warps, *c.thread, c.stages, c.occupancy, c.producers,

@@ -59,16 +59,16 @@ def lowered(epilogue: Epilogue, result: DType) -> Epilogue:
     more = zip((*epilogue.stores, *epilogue.totals), kinds, strict=True)
     long |= {end for end, kind in more if kind.itemsize >= _LONG}
     exact = _before(epilogue, long)
-    steps, places = _Steps(), list[int]()
+    steps, indices = _Steps(), list[int]()
     for i, step in enumerate(epilogue.steps):
-        of = step.of if step.op in ("array", "number") else tuple(places[j] for j in step.of)
+        of = step.of if step.op in ("array", "number") else tuple(indices[j] for j in step.of)
         if i in exact:
-            places.append(steps.add(step.op, *of, value=step.value))
+            indices.append(steps.add(step.op, *of, value=step.value))
         else:
-            places.append(_quick(steps, replace(step, of=of)))
+            indices.append(_quick(steps, replace(step, of=of)))
     wanted = [epilogue.result, *epilogue.stores, *epilogue.totals]
     wanted += [] if epilogue.largest is None else [epilogue.largest]
-    kept, at = pruned(tuple(steps.found), tuple(places[end] for end in wanted))
+    kept, at = pruned(tuple(steps.found), tuple(indices[end] for end in wanted))
     stores, bias_grads = len(epilogue.stores), len(epilogue.totals)
     return replace(
         epilogue,

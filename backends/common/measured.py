@@ -46,9 +46,9 @@ class Measured(NamedTuple):
     usage, launches, us, sampled
         Of all launches, one behind the other.
     product
-        Place of each launch's product as the caller sees it, and which these are.
+        Which of `names` each launch is a product of.
     names
-        (problem, extents, target) by that place.
+        (problem, extents, target) of the products, as the caller sees them.
     """
 
     products: list[tuple[Problem, Extents, bool]]
@@ -75,7 +75,7 @@ class Measured(NamedTuple):
         loss: Array = self.us / least[self.product]
         return loss
 
-    def asked(self, parts: Parts) -> Array:
+    def features(self, parts: Parts) -> Array:
         """Return the features of all launches."""
         found, begin = [], 0
         for (problem, extents, swapped), end in zip(self.products, self.ends, strict=True):
@@ -88,7 +88,7 @@ class Measured(NamedTuple):
 def measured(model: CostModel, kinds: Sequence[str], of: Sequence[MeasuredLaunch]) -> Measured:
     """Gather the launches of some kinds of numbers.
 
-    Not those with remainder launches, nor what is not legal any more.
+    Those with remainder launches, and those no longer legal, are left out.
     """
     groups: dict[tuple[Problem, Extents, Target], list[MeasuredLaunch]] = defaultdict(list)
     for each in of:
@@ -103,7 +103,7 @@ def measured(model: CostModel, kinds: Sequence[str], of: Sequence[MeasuredLaunch
         ):
             groups[each.problem, each.extents, each.target].append(each)
     products, usages, launches, us, sampled, product = [], [], [], [], [], []
-    for place, ((problem, extents, target), every) in enumerate(groups.items()):
+    for index, ((problem, extents, target), every) in enumerate(groups.items()):
         for swapped in (False, True):
             some = [each for each in every if each.config.swap_ab == swapped]
             if not some:
@@ -118,7 +118,7 @@ def measured(model: CostModel, kinds: Sequence[str], of: Sequence[MeasuredLaunch
             products.append((own, sizes, swapped))
             us += [each.us for each in some]
             sampled += [each.sampled for each in some]
-            product += [place] * len(some)
+            product += [index] * len(some)
     return Measured(
         products,
         np.cumsum([x.size for x in launches]),

@@ -16,7 +16,7 @@ from .launches import Array, Launches
 
 __all__ = ["Offsets", "factor", "offsets_of", "properties"]
 
-_PLACE = 1 << 20  # of a value among those of a property
+_RANGE = 1 << 20  # of a value of a property
 _MOST_PARTS = 4  # of K: more are alike
 
 
@@ -55,7 +55,7 @@ def coded(columns: Iterable[Array]) -> Array:
     """Return the values of a property as one number each."""
     found: Array = np.zeros(1, np.int64)
     for column in columns:
-        found = found * _PLACE + np.asarray(column, np.int64)
+        found = found * _RANGE + np.asarray(column, np.int64)
     return found
 
 
@@ -74,12 +74,12 @@ def offsets_of(adjustment: Adjustment) -> Offsets:
 
 def factor(offsets: Offsets, x: Launches, swapped: bool) -> Array:
     """Return by what the estimated times of launches are multiplied."""
-    total: Array = np.full(x.size, offsets.level)
+    log: Array = np.full(x.size, offsets.level)
     for name, columns in properties(x, swapped).items():
         if name in offsets.of:
             known, logs = offsets.of[name]
             codes = coded(columns)
             at = np.minimum(known.searchsorted(codes), len(known) - 1)
-            total += np.where(known[at] == codes, logs[at], 0.0)
-    found: Array = np.exp(total)
+            log += np.where(known[at] == codes, logs[at], 0.0)
+    found: Array = np.exp(log)
     return found

@@ -1,8 +1,8 @@
 """From candidates to a ranking: the way that all GPU backends share.
 
 A backend draws up its candidates as columns (`Offer`), the cost model estimates all of them, and
-the few that it estimates lowest are corrected, rounded and sorted. Only those that come first are
-asked whether they can run, and become configurations.
+the few that it estimates lowest are corrected, rounded and sorted. Only of those that come first
+is it checked whether they can run; they become configurations.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Offer(NamedTuple):
     problem, extents, swap_ab
         The product as the kernel sees it, and whether that is the transpose of the caller's.
     tiles, launches
-        The candidates; `Launches.base` is the place of their tile.
+        The candidates; `Launches.base` is the index of their tile.
     remainder, remainder_us
         Configurations of remainder launches, and their estimated time; the extents are without
         what they compute.
@@ -70,7 +70,7 @@ class CostModel:
     name
         The backend's.
     schedules
-        Names of its schedules; `Launches.schedule` is the place.
+        Names of its schedules; `Launches.schedule` is the index.
     offers
         (problem, extents, target) to its candidates.
     usage
@@ -121,8 +121,8 @@ class _Corrected(NamedTuple):
 
     def prediction(self, at: int, bound: str) -> Prediction:
         """Return what the time of one is made of; the multiply-adds are called `bound`."""
-        c, place = self.of.model.coefficients, self.chosen[at]
-        of: Any = Parts(*(us[place].item() for us in self.of.parts))
+        c, index = self.of.model.coefficients, self.chosen[at]
+        of: Any = Parts(*(us[index].item() for us in self.of.parts))
         # The main loop as if all waves were full, and what it takes longer since they are not.
         full = overlapping(c, of.serial * of.filled, of.smem * of.filled, of.l2, of.dram)
         made = Breakdown(
@@ -148,7 +148,7 @@ def rank(
 ) -> Ranking:
     """Return the `most` candidates that come first, or all if None, the best first.
 
-    Beside them those that would be among the first and cannot run, with the reasons. Candidates are
+    With them come those that would be among the first and cannot run, and why. Candidates are
     corrected and sorted some at a time, those of the least physical estimates before all others:
     which come first does not depend on how many are requested.
     """
@@ -170,8 +170,8 @@ def rank(
             if begin < end
         ]
         times = [each.us.tolist() for each in corrected]
-        places = [(us, x, at) for x, own in enumerate(times) for at, us in enumerate(own)]
-        for _, x, at in sorted(places):  # ties go by the catalogue's order
+        every = [(us, x, at) for x, own in enumerate(times) for at, us in enumerate(own)]
+        for _, x, at in sorted(every):  # ties go by the catalogue's order
             if len(kept) == most:
                 break
             one, offer = corrected[x], corrected[x].of.offer

@@ -44,9 +44,9 @@ TRANSPOSE_BLOCK = 64  # rows and columns that are copied at once, where they are
 PANEL_ROWS = 8  # of 16 bytes: what wgmma reads as one matrix
 PART_ALIGNMENT = 256  # bytes
 BIAS_GRAD_UNIT = 4  # elements: rows and columns of a bias gradient's values are padded to these
-# From each of these numbers of parts on, a reduction has twice as many slices of threads.
+# From each of these numbers of parts on, a reduction has twice the slices of threads.
 SLICED_PARTS = (4, 8, 16, 32)
-# Most threads of a reduction in slices: the last CTAs of a larger grid would find no room beside
+# Most threads of a reduction in slices: the last CTAs of a larger grid would find no room with
 # those of the kernel before (docs/lab-notes/2026-11-26-tensor-core-code-choices.md).
 MOST_SLICED = 1 << 15
 
@@ -61,7 +61,7 @@ def workspace_bytes(problem: Problem, extents: Extents, split_k: int) -> int:
 
 
 def parts_filled(k_tiles: int, parts: int) -> int:
-    """Return how many parts of K are not empty, if all but the last have as many k_tiles."""
+    """Return how many parts of K are not empty, if all but the last have equally many k_tiles."""
     return ceil(k_tiles / ceil(k_tiles / parts))
 
 

@@ -18,7 +18,7 @@ from .product import bind_product
 
 __all__ = ["BACKEND", "NumpyBackend"]
 
-# What `unigemm.plan` says where a library's own matmul is asked (see `unigemm.runtime.host`).
+# What `unigemm.plan` says where a library's own matmul computes (see `unigemm.runtime.host`).
 _WAYS = re.compile(
     r"((numpy|torch)\.matmul in \w{1,20}(, [ab] from [<>]?\w{1,20}){0,2})?", re.ASCII
 )

@@ -1,4 +1,4 @@
-"""Epilogues in NumPy: what the CPU backend does to its sums, and the reference of the tests."""
+"""Epilogues in NumPy: those of the CPU backend, and the reference of the tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from unigemm.problem.quantization import LARGEST, quantized
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Finish", "aux_views", "compute", "finisher", "operations", "rounded"]
+__all__ = ["BlockEpilogue", "aux_views", "bind_epilogue", "compute", "operations", "rounded"]
 
 _Block = tuple[slice, slice, slice, slice]  # L1, L0, rows, columns
-_PIECE = 1 << 15  # sums of which an epilogue is computed at a time
-#: Takes the sums of a block, where it lies among all sums, and D's block.
-Finish = Callable[["np.ndarray", _Block, "np.ndarray"], None]
+_PIECE = 1 << 15  # accumulators of which an epilogue is computed at a time
+#: Takes the accumulators of a block, where it lies among all of them, and D's block.
+BlockEpilogue = Callable[["np.ndarray", _Block, "np.ndarray"], None]
 
 
 def operations(axis: int, halves: bool) -> dict[str, Callable[..., Any]]:
@@ -52,7 +52,7 @@ def operations(axis: int, halves: bool) -> dict[str, Callable[..., Any]]:
 
 
 def compute(
-    epilogue: Epilogue, kind: DType, sums: Any, arrays: Sequence[Any], numbers: Sequence[float]
+    epilogue: Epilogue, kind: DType, acc: Any, arrays: Sequence[Any], numbers: Sequence[float]
 ) -> list[Any]:
     """Return the values of all steps, in the type of the arithmetic.
 
@@ -62,8 +62,8 @@ def compute(
         What to compute.
     kind
         That type (see `Problem.arithmetic`).
-    sums, arrays
-        Of any type; the arrays broadcast to the sums.
+    acc, arrays
+        Of any type; the arrays broadcast to the accumulators.
     numbers
         Those of the call.
     """
@@ -79,7 +79,7 @@ def compute(
         return evaluate(
             epilogue,
             operations(axis, epilogue.halves),
-            np.asarray(sums).astype(native, copy=False),
+            np.asarray(acc).astype(native, copy=False),
             array,
             lambda i: native.type(numbers[i]),
             native.type,
@@ -104,7 +104,7 @@ def rounded(values: Any, dtype: DType) -> Any:
 
 
 def aux_views(gemm: Gemm) -> list[Callable[[int], Any]]:
-    """Return what views each of an epilogue's arrays at its address, for the shape of the sums."""
+    """Return what views each auxiliary array at its address, for the shape of the accumulators."""
     epilogue, e, (l0, l1) = gemm.problem.epilogue, gemm.extents, gemm.batch
     assert epilogue is not None
     shape = (l1, l0, e.m, e.n)
@@ -125,8 +125,8 @@ def aux_views(gemm: Gemm) -> list[Callable[[int], Any]]:
     return [view(x, steps, of_scales=i >= first) for i, (x, steps) in enumerate(pairs)]
 
 
-def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
-    """Return what makes, of the numbers that a launch brings, what finishes a block of sums.
+def bind_epilogue(gemm: Gemm) -> Callable[[Sequence[Any]], BlockEpilogue]:
+    """Return what makes, of the numbers that a launch brings, the epilogue of a block.
 
     A launch brings the addresses of the arrays read, of those written, of bias gradients, of the
     largest magnitude if that is requested, and the numbers. Bias gradients and that magnitude go
@@ -145,7 +145,7 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
     split = not (epilogue.halves and epilogue.gate == "m")
     pair = 2 if epilogue.gate == "m" else 1
 
-    def prepared(brought: Sequence[Any]) -> Finish:
+    def prepared(brought: Sequence[Any]) -> BlockEpilogue:
         held = [make(int(at)) for make, at in zip(views, brought, strict=False)]
         read, stored = held[: counts[0]], held[counts[0] : counts[1]]
         bias_grads, scales = held[counts[1] : last], held[last:]
@@ -153,16 +153,16 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
         largest = None
         if epilogue.largest is not None:
             largest = viewer((), (), DType.FLOAT32)(int(rest.pop(0)))
-        sums_of = [x.astype(np.float64) for x in bias_grads]
+        wide = [x.astype(np.float64) for x in bias_grads]
 
-        def finish(sums: np.ndarray, at: _Block, target: np.ndarray) -> None:
+        def apply(acc: np.ndarray, at: _Block, target: np.ndarray) -> None:
             if problem.converted is DType.BOOL:
-                sums = sums != 0
-            values = compute(epilogue, kind, sums, [_cut(x, at) for x in read], rest)
+                acc = acc != 0
+            values = compute(epilogue, kind, acc, [_cut(x, at) for x in read], rest)
             for x, step in zip(stored, epilogue.stores, strict=True):
-                x[at] = rounded(_filled(values[step], sums.shape), x_dtype(x))
-            for x, total, step in zip(bias_grads, sums_of, epilogue.totals, strict=True):
-                _add_up(total, _filled(values[step], sums.shape), at)
+                x[at] = rounded(_filled(values[step], acc.shape), x_dtype(x))
+            for x, total, step in zip(bias_grads, wide, epilogue.totals, strict=True):
+                _add_up(total, _filled(values[step], acc.shape), at)
                 x[...] = rounded(total.astype(numpy_dtype(kind)), x_dtype(x))
             if largest is not None and values[epilogue.largest].size:  # type: ignore[index]
                 most = np.max(np.abs(values[epilogue.largest]))  # type: ignore[index]
@@ -178,7 +178,7 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
             else:
                 target[...] = rounded(result, problem.d.dtype)
 
-        return by_pieces(finish, pair) if split else finish
+        return by_pieces(apply, pair) if split else apply
 
     kinds = {numpy_dtype(x.matrix.dtype): x.matrix.dtype for x in epilogue.aux}
 
@@ -188,22 +188,22 @@ def finisher(gemm: Gemm) -> Callable[[Sequence[Any]], Finish]:
     return prepared
 
 
-def by_pieces(finish: Finish, pair: int) -> Finish:
-    """Return what finishes a block piece by piece: what is computed of each stays in a cache.
+def by_pieces(apply: BlockEpilogue, pair: int) -> BlockEpilogue:
+    """Return the epilogue of a block piece by piece: what is computed of each stays in a cache.
 
     Parameters
     ----------
-    finish
-        Finishes a block.
+    apply
+        Takes a block at once.
     pair
-        How many rows of sums make one of D; a piece has all of them.
+        How many rows of accumulators make one of D; a piece has all of them.
     """
 
-    def finish_pieces(sums: np.ndarray, at: _Block, target: np.ndarray) -> None:
-        if sums.size <= _PIECE:
-            finish(sums, at, target)
+    def apply_to_pieces(acc: np.ndarray, at: _Block, target: np.ndarray) -> None:
+        if acc.size <= _PIECE:
+            apply(acc, at, target)
             return
-        l1, l0, rows, columns = sums.shape
+        l1, l0, rows, columns = acc.shape
         whole = rows * columns
         step = max(1, _PIECE // whole)  # matrices
         down = rows if step > 1 else max(pair, _PIECE // columns // pair * pair)
@@ -214,13 +214,13 @@ def by_pieces(finish: Finish, pair: int) -> Finish:
                 slice(x.start + y.start, x.start + y.stop)
                 for x, y in zip(at[:3], part, strict=True)
             ]
-            finish(sums[part], (*where, at[3]), target[part[0], part[1], of_d])  # type: ignore[arg-type]
+            apply(acc[part], (*where, at[3]), target[part[0], part[1], of_d])  # type: ignore[arg-type]
 
-    return finish_pieces
+    return apply_to_pieces
 
 
 def _blocks_of(at: _Block, gate: int) -> _Block:
-    """Return where the scales of a block of sums lie among all scales."""
+    """Return where the scales of a block of D lie among all scales."""
     columns, unit = at[3], BLOCK * gate
     return (*at[:3], slice(columns.start // unit, -(-columns.stop // unit)))
 

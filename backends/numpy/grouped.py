@@ -84,7 +84,7 @@ class _Groups:
         operands: dict[str, Any] = {
             f"{x}_strides": alone(getattr(gemm, f"{x}_strides")) for x in "abd"
         }
-        if size == 0:  # sums of nothing: of one zero
+        if size == 0:  # products of nothing: of one zero
             operands |= {"a_strides": (0, 0, 0, 0), "b_strides": (0, 0, 0, 0)}
             scales = scales and ((0, 0, 0, 0), (0, 0, 0, 0))
         return replace(

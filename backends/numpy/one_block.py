@@ -61,24 +61,24 @@ def one_block(gemm: Gemm) -> Launcher:
     reads_acc = epilogue.reads_acc
 
     def launch(a: int, b: int, d: int, workspace: int, stream: int, *more: Any) -> None:
-        sums = None
+        acc = None
         if reads_acc:
             x, y = view_a(a), view_b(b)
             if x.dtype != native:  # widening: exact, and in the order of memory
                 x = x.astype(native)
             if y.dtype != native:
                 y = y.astype(native)
-            sums = np.matmul(x, y)
+            acc = np.matmul(x, y)
         target = view_d(d)
         with np.errstate(all="ignore"):
             arrays = [view(at) for view, at in zip(views, more, strict=False)]
-            np.copyto(target, evaluated(sums, arrays, more[count:]), casting="unsafe")
+            np.copyto(target, evaluated(acc, arrays, more[count:]), casting="unsafe")
 
     return launch
 
 
 def _evaluator(epilogue: Epilogue, native: Any) -> Callable[[Any, Any, Any], Any]:
-    """Return what computes D of sums, arrays and numbers."""
+    """Return what computes D of accumulators, arrays and numbers."""
     table = operations(-1, halves=False)
     steps: list[tuple[str, Any, tuple[int, ...]]] = []
     for step in epilogue.steps[1:]:
@@ -90,8 +90,8 @@ def _evaluator(epilogue: Epilogue, native: Any) -> Callable[[Any, Any, Any], Any
             steps.append(("", table[step.op], step.of))
     result, kind = epilogue.result, native.type
 
-    def evaluated(sums: Any, arrays: Any, numbers: Any) -> Any:
-        values = [sums]
+    def evaluated(acc: Any, arrays: Any, numbers: Any) -> Any:
+        values = [acc]
         for op, what, of in steps:
             if not op:
                 value = what(*[values[i] for i in of])

@@ -3,18 +3,18 @@
 NumPy hands a matrix to BLAS only if one stride is one element and the other steps over a whole
 line; 16-bit and 8-bit types it never does. What it does not hand over it multiplies in plain loops,
 many times slower. Such operands are copied here into blocks that BLAS takes, in the type of the
-sums. The blocks bound the memory, whatever the extents:
+accumulators. The blocks bound the memory, whatever the extents:
 
     for each chunk of the batch, block of M, block of N:
-        total = sum over blocks of K of  stage(A block) @ stage(B block)
-        D block = total                                  (the only rounding to D's type)
+        acc = sum over blocks of K of  stage(A block) @ stage(B block)
+        D block = acc                                    (the only rounding to D's type)
 
 Operands with block scales are multiplied by them as they are staged. That is done in float64,
 because the product of two scales may be a float32 where one of them is not. Pairs of float4 are
 unpacked before.
 
 BLAS multiplies no integers, and NumPy's own loops are far slower. So blocks of int8 are multiplied
-in float32, with a K so short that their sums are exact, and added up in int32. Other integers, of
+in float32, with a K so short that adding is exact, and added up in int32. Other integers, of
 products that have an epilogue, are left to those loops.
 """
 
@@ -33,7 +33,7 @@ from unigemm.problem.dtypes import EXACT, DType, numpy_dtype
 from unigemm.problem.epilogue import BLOCK, Epilogue, Gate
 
 from ..common.factors import LARGE, SMALL
-from .epilogue import finisher
+from .epilogue import bind_epilogue
 from .one_block import is_one_block, one_block
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 __all__ = ["bind_product"]
 
-# Below so many multiply-adds of one matrix NumPy's plain loops end before a copy would be made.
+# Multiply-adds of one matrix below which NumPy's plain loops end before a copy would be made.
 _TINY = 4096
 # Elements of the blocks of A, B and D together. With the partial sums of several blocks of K they
 # take at most 16 MB in float32 and 32 MB in float64.
 _BUDGET = 3 << 20
-# Below so many elements an epilogue's product is not cut.
+# Elements below which an epilogue's product is not cut.
 _FEW = 1 << 16
-# Products of int8 have sizes up to 2**14; float32 adds up so many of them exactly, to 2**24.
+# Products of int8 have sizes up to 2**14; float32 adds up 1024 of them exactly, to 2**24.
 _EXACT_K = 1024
 
 _Block = tuple[slice, slice, slice, slice]  # L1, L0, rows, columns
@@ -171,7 +171,7 @@ def _blocked(
     blocks, in_blocks = gemm.problem.blocks, gemm.problem.has_block_scales
     factors = DType.FLOAT32 if whole else gemm.problem.accumulator  # what BLAS multiplies
     factors = DType.FLOAT64 if in_blocks else factors
-    native, sums = numpy_dtype(factors), numpy_dtype(gemm.problem.accumulator)
+    native, accumulated = numpy_dtype(factors), numpy_dtype(gemm.problem.accumulator)
     e, (l0, l1) = gemm.extents, gemm.batch
     m, n, k = (min(t, x) for t, x in zip(tile, (e.m, e.n, e.k), strict=True))
     k = min(k, _EXACT_K) if whole else k
@@ -180,7 +180,7 @@ def _blocked(
     if epilogue is not None and epilogue.quantized:
         n = _whole_blocks(n, e.n, BLOCK * (2 if epilogue.gate else 1))
     gate = epilogue.gate if epilogue else ""
-    prepared = finisher(gemm) if epilogue else None
+    prepared = bind_epilogue(gemm) if epilogue else None
     reads_acc = epilogue is None or epilogue.reads_acc
     matrices = max(1, _BUDGET // (m * k + k * n + m * n))
     chunk0 = min(l0, matrices)
@@ -196,7 +196,7 @@ def _blocked(
     def launch(a_at: int, b_at: int, d_at: int, workspace: int, stream: int, *more: float) -> None:
         scales, brought = more[:of_scales], more[of_scales:]
         factor = _factor(scales[-3:]) if gemm.problem.scaled else None
-        finish = prepared(brought) if prepared else None
+        epilogue_of_block = prepared(brought) if prepared else None
         x, y, z = (view(at) for view, at in zip(views, (a_at, b_at, d_at), strict=True))
         stage_x = _stage(a, x, (chunk1, chunk0, m, k), native, truths=truths)
         stage_y = _stage(b, y, (chunk1, chunk0, k, n), native, truths=truths)
@@ -206,7 +206,7 @@ def _blocked(
             stage_x = _scaled_rows(_unpacked(stage_x, -1) if packed else stage_x, of_x)
             stage_y = _scaled_columns(_unpacked(stage_y, -2) if packed else stage_y, of_y)
         part = None if in_place else np.empty((chunk1, chunk0, m, n), native)
-        total = None if k == e.k else np.empty((chunk1, chunk0, m, n), sums)
+        acc = None if k == e.k else np.empty((chunk1, chunk0, m, n), accumulated)
         for i1, i0, rows, columns in product(
             _parts(l1, chunk1), _parts(l0, chunk0), _parts(e.m, m), _parts(e.n, n)
         ):
@@ -218,21 +218,21 @@ def _blocked(
                 *(x.stop - x.start for x in (rows, columns)),
             )
             partial = block if part is None else _corner(part, shape)
-            into = partial if total is None else _corner(total, shape)
+            into = partial if acc is None else _corner(acc, shape)
             if not reads_acc:
                 into[...] = 0
             for step in _parts(e.k if reads_acc else 0, k):
                 np.matmul(stage_x((i1, i0, rows, step)), stage_y((i1, i0, step, columns)), partial)
-                if total is None:
+                if acc is None:
                     continue
                 if step.start == 0:
                     np.copyto(into, partial, casting="unsafe")
                 else:
-                    np.add(into, partial, into, dtype=sums, casting="unsafe")
+                    np.add(into, partial, into, dtype=accumulated, casting="unsafe")
             if factor is not None and reads_acc:
                 _multiply(into, factor)
-            if finish is not None:
-                finish(into, (i1, i0, rows, columns), block)
+            if epilogue_of_block is not None:
+                epilogue_of_block(into, (i1, i0, rows, columns), block)
             elif into is not block:
                 block[...] = into
 
@@ -256,7 +256,7 @@ def _whole_blocks(n: int, whole: int, unit: int) -> int:
 
 
 def _gated(parts: tuple[slice, slice], gate: Gate) -> tuple[slice, ...]:
-    """Return the rows and columns of D that rows and columns of the sums become."""
+    """Return the rows and columns of D that those of the accumulators become."""
     return tuple(
         slice(x.start // 2, x.stop // 2) if name == gate else x
         for name, x in zip("mn", parts, strict=True)
@@ -289,7 +289,7 @@ def _stage(
     def stage(at: _Block) -> np.ndarray:
         source = cut(at)
         ready = _corner(buffer, source.shape)
-        # Widening is exact, and of integers the low bits are those of the sums.
+        # Widening is exact, and of integers the low bits are those of the product.
         np.copyto(ready, source.astype(np.bool_) if truths else source, casting="unsafe")
         return ready
 
@@ -346,7 +346,7 @@ def _block_scales(gemm: Gemm, which: int) -> Callable[[int], _Scales]:
 
 
 def _fine_scales(gemm: Gemm, which: int) -> Callable[[int], _Scales]:
-    """Return the same for scales that sums are multiplied by, which float64 does not tell apart."""
+    """Return the same for scales of accumulators, which float64 does not tell apart."""
     import numpy as np
 
     scales, steps = gemm.problem.scales, gemm.scale_strides
@@ -380,7 +380,7 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def _unpacked(stage: Callable[[_Block], np.ndarray], axis: int) -> Callable[[_Block], np.ndarray]:
-    """Return blocks of bytes as twice as many numbers along K, the low half of a byte first."""
+    """Return blocks of bytes as twice the numbers along K, the low half of a byte first."""
     import numpy as np
 
     numbers = np.array([*_E2M1, *(-x for x in _E2M1)])
@@ -413,20 +413,20 @@ def _factor(scales: tuple[float, ...]) -> np.float64:
     """Return the product of two scales, at addresses that are not 0, and of a number."""
     import numpy as np
 
-    *places, number = scales
-    total = np.float64(number)
-    for address in places:
+    *addresses, number = scales
+    factor = np.float64(number)
+    for address in addresses:
         if address:
-            total = total * np.float64(viewer((), (), DType.FLOAT32)(int(address))[()])
-    return total
+            factor = factor * np.float64(viewer((), (), DType.FLOAT32)(int(address))[()])
+    return factor
 
 
-def _multiply(sums: np.ndarray, factor: np.float64) -> None:
-    """Multiply sums in their own type if the factor is an ordinary number of it, or in float64."""
+def _multiply(acc: np.ndarray, factor: np.float64) -> None:
+    """Multiply in the type of `acc` if the factor is an ordinary number of it, or in float64."""
     import numpy as np
 
     ordinary = SMALL <= abs(factor) < LARGE
-    np.multiply(sums, factor, sums, dtype=sums.dtype if ordinary else np.float64)
+    np.multiply(acc, factor, acc, dtype=acc.dtype if ordinary else np.float64)
 
 
 def _corner(buffer: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

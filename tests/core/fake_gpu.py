@@ -199,10 +199,10 @@ class FakeBackend(Backend):
         if gemm.problem.epilogue is None:
             self.stack(gemm, "d", d)[...] = total.astype(z.dtype)
             return
-        from unigemm.backends.numpy.epilogue import finisher
+        from unigemm.backends.numpy.epilogue import bind_epilogue
 
         everything = tuple(slice(0, extent) for extent in total.shape)
-        finisher(gemm)(more)(total, everything, self.stack(gemm, "d", d))
+        bind_epilogue(gemm)(more)(total, everything, self.stack(gemm, "d", d))
 
     @staticmethod
     def stack(gemm, which, address):
