@@ -27,7 +27,7 @@ from .offsets import factor as offset_factor
 
 __all__ = ["CostModel", "Offer", "estimate_all", "rank"]
 
-_CORRECTED = 32  # candidates of the lowest physical estimates, which may come first
+_CORRECTED = 128  # candidates of the lowest physical estimates, which may come first
 _BITS = 13  # of an estimated time that are compared: libraries of mathematics differ in the last
 
 

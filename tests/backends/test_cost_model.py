@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from importlib.resources import files
 from itertools import product
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import unigemm
 from unigemm import ArraySpec
+from unigemm.backends.common import ranking
 from unigemm.backends.common.coefficients import DATA, kind_of, model_of
 from unigemm.backends.common.correction import FEATURES, Trees, factors
 from unigemm.backends.common.cost_model import Coefficients, Usage, estimate
@@ -25,6 +27,7 @@ from unigemm.backends.cute_simt.schedules import is_dmma
 from unigemm.backends.cute_tcgen05.backend import BACKEND as TCGEN05
 from unigemm.backends.cute_tcgen05.legality import unsupported_reason as tcgen05_unsupported
 from unigemm.backends.cute_wgmma.backend import BACKEND as WGMMA
+from unigemm.backends.cute_wgmma.candidates import MODEL as WGMMA_MODEL
 from unigemm.backends.cute_wgmma.legality import unsupported_reason as wgmma_unsupported
 from unigemm.backends.cute_wgmma.tiles import tiles as wgmma_tiles
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
@@ -306,6 +309,26 @@ def test_the_parts_of_a_prediction_add_up_but_for_the_correction(problem, size, 
             assert min(getattr(made, name) for name in (*PARTS, *BOUNDS)) >= -1e-9 * prediction.us
             assert 0.1 < made.correction < 10
             assert prediction.limiter == made.limiter
+
+
+def test_a_candidate_that_is_corrected_later_would_hardly_ever_be_the_pick(monkeypatch):
+    drawn, ratios = random.Random(2), []
+    for _ in range(12):
+        m = drawn.randrange(64, 4000)
+        n, k = (16 * drawn.randrange(16, 512) for _ in "nk")
+        a, b = (
+            ArraySpec((m, k), "float8_e4m3fn"),
+            ArraySpec((k, n), "float8_e4m3fn", strides=(1, k)),
+        )
+        plan = unigemm.plan(a, b, target="h100", backend="cute_wgmma")
+        product = plan.problem, plan.extents, plan.target
+        pick = ranking.rank(WGMMA_MODEL, *product, 1).candidates[0]
+        with monkeypatch.context() as every:
+            every.setattr(ranking, "_CORRECTED", 1_000_000)
+            best = ranking.rank(WGMMA_MODEL, *product, 1).candidates[0]
+        ratios.append(pick.prediction.us / best.prediction.us)
+    assert np.exp(np.log(ratios).mean()) < 1.002
+    assert max(ratios) < 1.02
 
 
 def roofline_us(backend, problem, size, target):
