@@ -336,7 +336,7 @@ def test_cupy_measures_int8_without_a_baseline_and_no_float8():
 @pytest.mark.parametrize("dtype", RESULTS, ids=str)
 def test_auxiliary_arrays_are_made_poisoned_copied_and_read(torch_device, dtype):
     """On PyTorch's device, which poses as the CPU here."""
-    torch_device._place = "cpu"
+    torch_device._device = "cpu"
     x = torch_device.operand((2, 5, 4), dtype, True, 3)
     assert (tuple(x.shape), x.stride(), x.dtype) == ((2, 5, 4), (20, 1, 5), x.dtype)
     seen = torch_device.values(x, None)
@@ -357,7 +357,7 @@ def test_auxiliary_arrays_are_made_poisoned_copied_and_read(torch_device, dtype)
 
 
 def test_values_that_pytorch_records_gradients_of_are_read(torch_device):
-    torch_device._place = "cpu"
+    torch_device._device = "cpu"
     x = torch_device.torch.ones(3, 3, requires_grad=True)
     assert torch_device.values(x, (0, 2)).sum() == 6
     assert torch_device.sums(x, x, (0,))[0].sum() == 9

@@ -106,10 +106,10 @@ EVERYTHING = [
 @pytest.mark.parametrize("request_", EVERYTHING)
 def test_arrays_are_in_the_order_in_which_a_key_has_them(request_):
     unigemm.matmul(A, B)  # NumPy is known now
-    key, arrays, places, _ = known(KNOWN[np.ndarray], *request_.parts[:3])
+    key, arrays, addresses, _ = known(KNOWN[np.ndarray], *request_.parts[:3])
     named = request_.arrays()
     assert [id(x) for x in arrays] == [id(x) for x in named.values()]
-    assert places == [x.ctypes.data for x in arrays]
+    assert addresses == [x.ctypes.data for x in arrays]
     assert key[2][: len(named)] == (*named,)
 
 

@@ -354,7 +354,7 @@ def _planned_call(
     behind = None
     if wanted.behind:
         behind = partial(
-            second_pass, a=a.dtype, d=d, scales=scales_of_d[0], place=scales.taken, sharing=sharing
+            second_pass, a=a.dtype, d=d, scales=scales_of_d[0], index=scales.taken, sharing=sharing
         )
     workspace, launchers = _launchers(gemm, wanted, behind)
     taken = partial(_taken, names, tuple(values), *more)

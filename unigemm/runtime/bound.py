@@ -36,13 +36,13 @@ _MOST_ALIKE = 4  # bound calls that are compared one by one
 _ZEROED = ("amax_out", "bias_grad_out")
 
 
-def nothing(places: Sequence[int]) -> tuple[int, ...]:
+def nothing(addresses: Sequence[int]) -> tuple[int, ...]:
     """Take none of some addresses."""
     return ()
 
 
 class Arrays(NamedTuple):
-    """The arrays of a call's kind; each is known by its place among those that the caller brings.
+    """The arrays of a call's kind; each is known by its index among those that the caller brings.
 
     Attributes
     ----------
@@ -99,15 +99,15 @@ class Copy(NamedTuple):
 
     Attributes
     ----------
-    place
-        Of the array among those of the call, `out` being the third.
+    at
+        The array's index among those of the call, `out` being the third.
     make
         Makes the new array on the current device and stream.
     fill
         Takes the new array and the one that it stands for, and writes the first.
     """
 
-    place: int
+    at: int
     make: Callable[[], Any]
     fill: Callable[[Any, Any], object]
 
@@ -181,7 +181,7 @@ class Bound:
     returned
         Make further results.
     scales
-        Places of arrays of scales, -1 for none; empty for a product without scales.
+        Indices of arrays of scales, -1 for none; empty for a product without scales.
     factors
         Names of scales that are numbers, whose product follows those.
     brought
@@ -192,7 +192,7 @@ class Bound:
     whole
         Whether those have to be whole.
     ends
-        Place of the ends of groups, which a launcher takes last; -1 for none.
+        Index of the ends of groups, which a launcher takes last; -1 for none.
     steps
         What it takes before those: the numbers by which scales of A and of B step.
     check
@@ -242,14 +242,14 @@ def zeroed(library: Library, make: Callable[[], Any]) -> Any:
     return found
 
 
-def taking(places: Sequence[int]) -> Callable[[Sequence[int]], tuple[int, ...]]:
-    """Return a function that takes what is at some places."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    if not places:
+def taking(indices: Sequence[int]) -> Callable[[Sequence[int]], tuple[int, ...]]:
+    """Return a function that takes what has some indices."""
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    if not indices:
         return nothing
-    (one,) = places
-    return lambda at: (at[one],)
+    (one,) = indices
+    return lambda addresses: (addresses[one],)
 
 
 def called(name: str) -> str:

@@ -61,7 +61,7 @@ def with_copied_bytes(library: Library, request: Request) -> Replaced | None:
     copies: list[Copy] = []
     made: dict[str, Any] = {}
     apart = None
-    for place, (name, x) in enumerate(named.items()):
+    for i, (name, x) in enumerate(named.items()):
         if name in odd:
             own = library.layout(x, called(name))
             make = library.maker(own.shape, own.dtype, device)
@@ -69,7 +69,7 @@ def with_copied_bytes(library: Library, request: Request) -> Replaced | None:
             if name == "out":
                 apart = make
             else:
-                copies.append(Copy(place, make, move))
+                copies.append(Copy(i, make, move))
     LOG.debug("kernels cannot read %s, which each call copies", " and ".join(map(called, odd)))
     back = None
     if apart is not None:

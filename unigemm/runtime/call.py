@@ -77,16 +77,16 @@ def if_known(
     try:
         if library.again is not None:
             head, arrays, numbers = taken(library, operands, options, plan, way)
-            for each, places_of in library.alike.get(head, ()):
-                found = places_of(arrays)
+            for each, addresses_of in library.alike.get(head, ()):
+                found = addresses_of(arrays)
                 if found is not None:
-                    bound, places, held = each, found, True
+                    bound, addresses, held = each, found, True
                     break
         if not held:
             if library.ask is not None and library.ask():
                 return None
             given = operands if way is None else way(operands)
-            key, others, places, numbers = known(library, given, options, plan)
+            key, others, addresses, numbers = known(library, given, options, plan)
             bound = library.table.get(key)
             if bound is None:
                 return None
@@ -97,7 +97,7 @@ def if_known(
     except Exception:
         return None  # something is wrong with an argument: `_first` says what
     parts = operands, options, plan, None, None, way
-    return run(library, bound, arrays, places, numbers, stream, parts, held=held)
+    return run(library, bound, arrays, addresses, numbers, stream, parts, held=held)
 
 
 def _first(request: Request) -> Any:
@@ -183,12 +183,12 @@ def _run(library: Library, bound: Bound, request: Request) -> Any:
     """Compute a call that has just been bound."""
     arrays = request.arrays()
     # By `read`: what NumPy multiplies in host memory may be no operand of a kernel.
-    places = [library.read(x)[0] for x in arrays.values()]
+    addresses = [library.read(x)[0] for x in arrays.values()]
     given = {**request.scales(), **request.arguments()}
     requested = (*bound.factors, *bound.numbers)
     numbers = {name: factor(given[name], name) for name in requested}
     return run(
-        library, bound, tuple(arrays.values()), places, numbers, request.stream, request.parts
+        library, bound, tuple(arrays.values()), addresses, numbers, request.stream, request.parts
     )
 
 
@@ -196,7 +196,7 @@ def run(
     library: Library,
     bound: Bound,
     arrays: tuple[Any, ...],
-    places: Sequence[int],
+    addresses: Sequence[int],
     numbers: Mapping[str, float],
     stream: Any,
     parts: tuple[Any, ...],
@@ -211,7 +211,7 @@ def run(
         The library of the arrays.
     bound
         From `bind`.
-    arrays, places, numbers
+    arrays, addresses, numbers
         The arrays, their addresses, and the numbers by name.
     stream
         As the caller gave it; None for the library's current stream.
@@ -234,18 +234,18 @@ def run(
     if device >= 0:
         if library.current_device() != device or (stream is not None and bound.allocates):
             with library.context(device, None if stream is None else handle):
-                return run(library, bound, arrays, places, numbers, None, parts, held=held)
+                return run(library, bound, arrays, addresses, numbers, None, parts, held=held)
         if stream is None:
             handle = library.current_stream(device)
     if not held and library.hold is not None:
-        library.hold(arrays, bound.arrays.called, places, bound.arrays.reach)
+        library.hold(arrays, bound.arrays.called, addresses, bound.arrays.reach)
     apart = False
     extra: Sequence[Any] = ()
     more: Sequence[Any] = ()
     if bound.check is not None:
-        bound.check(places[bound.ends])
+        bound.check(addresses[bound.ends])
     if bound.arrays.written:
-        apart = _claimed(library, bound, arrays, places)
+        apart = _claimed(library, bound, arrays, addresses)
         if apart and (device >= 0 or bound.instead is not None):
             return _into_copy(library, bound, arrays, parts)
     if bound.instead is not None:
@@ -254,40 +254,40 @@ def run(
                 refuse_capture(library, Device("cuda", device))
             request = Request.of(*parts)._replace(stream=None)
             return _run(library, bind(library, request), request)
-        return compute_instead(library, bound, arrays, places, numbers, parts, run)
+        return compute_instead(library, bound, arrays, addresses, numbers, parts, run)
     if bound.takes_more:
         if bound.returned:
-            extra, places = _more_results(library, bound, arrays, places)
-        more = bound.brought(places)
+            extra, addresses = _more_results(library, bound, arrays, addresses)
+        more = bound.brought(addresses)
         if bound.numbers:
             if bound.whole:
                 refuse_fractions(numbers)
             more = (*more, *map(numbers.__getitem__, bound.numbers))
         if bound.scales:
-            more = (*_of_scales(bound, places, numbers), *more)
+            more = (*_of_scales(bound, addresses, numbers), *more)
         if bound.ends >= 0:
-            more = (*more, *bound.steps, places[bound.ends])
+            more = (*more, *bound.steps, addresses[bound.ends])
     if bound.fresh:
         result = bound.make()
         d_at = library.address(result)
         if d_at & 15 and launch is not None:  # the kernel was chosen for an aligned result
             return _unaligned(library, bound, parts, (result, *extra))
     else:
-        result, d_at = arrays[2], places[2]
+        result, d_at = arrays[2], addresses[2]
     if launch is None:
         if bound.fill:
             for x in (result, *extra):
                 library.zero(x)
     elif apart:
         out, kept = library.operand(result, "out"), bound.options.rest == "untouched"
-        launch_apart(launch, places[0], places[1], out, *more, kept=kept)
+        launch_apart(launch, addresses[0], addresses[1], out, *more, kept=kept)
     elif bound.workspace is None:
         if more:
-            launch(places[0], places[1], d_at, 0, handle, *more)
+            launch(addresses[0], addresses[1], d_at, 0, handle, *more)
         else:  # which is quicker
-            launch(places[0], places[1], d_at, 0, handle)
+            launch(addresses[0], addresses[1], d_at, 0, handle)
     else:
-        _launch_with_workspace(library, bound, places[0], places[1], d_at, handle, more)
+        _launch_with_workspace(library, bound, addresses[0], addresses[1], d_at, handle, more)
     if extra:
         made = bound.scalar and bound.fresh
         return tuple(library.scalar(x) if made else x for x in (result, *extra))
@@ -295,12 +295,12 @@ def run(
 
 
 def _claimed(
-    library: Library, bound: Bound, arrays: tuple[Any, ...], places: Sequence[int]
+    library: Library, bound: Bound, arrays: tuple[Any, ...], addresses: Sequence[int]
 ) -> bool:
     """Look at all that is written; whether the host has to compute `out` apart."""
     apart = False
     for i, j, low, high in bound.arrays.apart:
-        if low < places[j] - places[i] < high:
+        if low < addresses[j] - addresses[i] < high:
             names = bound.arrays.names[i], bound.arrays.names[j]
             x, y = library.seen(arrays[i], names[0]), library.seen(arrays[j], names[1])
             apart |= is_shared(names[0], x, names[1], y)
@@ -330,21 +330,21 @@ def _into_copy(
 
 
 def _of_scales(
-    bound: Bound, places: Sequence[int], numbers: Mapping[str, float]
+    bound: Bound, addresses: Sequence[int], numbers: Mapping[str, float]
 ) -> tuple[float, ...]:
     """Return the addresses of scales, 0 for none, and the product of those that are numbers."""
-    found = (0 if i < 0 else places[i] for i in bound.scales)
+    found = (0 if i < 0 else addresses[i] for i in bound.scales)
     return (*found, prod(map(numbers.__getitem__, bound.factors), start=1.0))
 
 
 def _more_results(
-    library: Library, bound: Bound, arrays: tuple[Any, ...], places: Sequence[int]
+    library: Library, bound: Bound, arrays: tuple[Any, ...], addresses: Sequence[int]
 ) -> tuple[tuple[Any, ...], Sequence[int]]:
     """Return further results of a function, the caller's or new ones, and all addresses."""
     if not bound.fresh:
-        return arrays[3 : 3 + len(bound.returned)], places
+        return arrays[3 : 3 + len(bound.returned)], addresses
     made = tuple(make() for make in bound.returned)
-    return made, (*places, *map(library.address, made))
+    return made, (*addresses, *map(library.address, made))
 
 
 def _unaligned(

@@ -86,7 +86,7 @@ def with_terms_apart(library: Library, request: Request) -> Replaced | None:
     dtype = complex_type(library, product._replace(a=named["a"], b=named["b"]))
     shape = result_shape(layouts["a"].shape, layouts["b"].shape)
     make = library.maker(shape, dtype, device_of(library, named["a"], "a"))
-    places = {name: i for i, name in enumerate(dict.fromkeys(("a", "b", "out", *named)))}
+    indices = {name: i for i, name in enumerate(dict.fromkeys(("a", "b", "out", *named)))}
     has_out = request.out is not None
     views = views_of(library)
     given = {name for name in TERMS if getattr(request, name) is not None}
@@ -94,13 +94,13 @@ def with_terms_apart(library: Library, request: Request) -> Replaced | None:
 
     def finish(to: Any, made: Any, arrays: Sequence[Any], found: Mapping[str, Any]) -> None:
         def term(name: str) -> Any:
-            return arrays[places[name]] if name in places else found.get(name)
+            return arrays[indices[name]] if name in indices else found.get(name)
 
         terms = [(made, term("alpha"))]
         if "c" in given:
-            terms.append((arrays[places["c"]], term("beta")))
+            terms.append((arrays[indices["c"]], term("beta")))
         if "bias" in given:
-            terms.append((arrays[places["bias"]], None))
+            terms.append((arrays[indices["bias"]], None))
         views.combine(to, terms)
 
     return Replaced(

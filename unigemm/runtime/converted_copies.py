@@ -64,11 +64,11 @@ def with_copies(library: Library, request: Request) -> Replaced | None:
     if dtype is None or operands["b"].device != device:
         return None
     found, copies = {}, []
-    for place, name in enumerate(("a", "b")):
+    for i, name in enumerate(("a", "b")):
         if operands[name].dtype is not dtype:
             make = library.maker(operands[name].shape, dtype, device)
             found[name] = make()
-            copies.append(Copy(place, make, views.assign))
+            copies.append(Copy(i, make, views.assign))
     LOG.debug("%s is converted to %s before each product", " and ".join(found), dtype)
     copied = request._replace(**found, dtype=options.dtype, casting=None)
     return Replaced(copied, tuple(copies), as_read=True)

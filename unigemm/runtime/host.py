@@ -111,9 +111,9 @@ def launch_apart(
     low, high = out.span
     memory = np.empty(high - low + 16, np.uint8)
     first = memory.ctypes.data
-    place = first - low + (out.pointer + low - first) % 16  # aligned as `out` is
+    address = first - low + (out.pointer + low - first) % 16  # aligned as `out` is
     view = viewer(out.shape, out.strides, out.dtype)
     if kept:
-        view(place)[...] = view(out.pointer)
-    launch(a, b, place, 0, 0, *scales)
-    view(out.pointer)[...] = view(place)
+        view(address)[...] = view(out.pointer)
+    launch(a, b, address, 0, 0, *scales)
+    view(out.pointer)[...] = view(address)

@@ -97,21 +97,21 @@ def refuse_capture(library: Library, device: Device) -> None:
 
 
 def compute_instead(
-    library: Library, bound: Bound, arrays: tuple[Any, ...], places: Sequence[int],
+    library: Library, bound: Bound, arrays: tuple[Any, ...], addresses: Sequence[int],
     numbers: Mapping[str, float], parts: tuple[Any, ...], run: Callable[..., Any],
 ) -> Any:  # fmt: skip
     """Compute a call by what is bound in its place; its device and stream are current.
 
     Parameters
     ----------
-    library, bound, arrays, places, numbers, parts
+    library, bound, arrays, addresses, numbers, parts
         See `unigemm.runtime.call.run`.
     run
         That function.
     """
     instead = bound.instead
     assert instead is not None
-    known, at = list(arrays), list(places)
+    known, at = list(arrays), list(addresses)
     result = None
     if not instead.bound.fresh:
         if bound.fresh:
@@ -121,10 +121,10 @@ def compute_instead(
         if instead.apart is not None:
             known[2] = instead.apart()
             at[2] = library.address(known[2])
-    for place, make, fill in instead.copies:
+    for i, make, fill in instead.copies:
         copy = make()
-        fill(copy, known[place])
-        known[place], at[place] = copy, library.address(copy)
+        fill(copy, known[i])
+        known[i], at[i] = copy, library.address(copy)
     if instead.finish is not None:
         run(library, instead.bound, tuple(known[:3]), at[:3], numbers, None, parts)
         instead.finish(result, known[2], known, numbers)

@@ -67,9 +67,9 @@ def plan_request(
     """
     request = _whole(request)
     request = _plain_product(request)
-    place, here = _complex_target(request, target), target is None
-    if place is not None:
-        request, target = real_description(request), place
+    gpu, here = _complex_target(request, target), target is None
+    if gpu is not None:
+        request, target = real_description(request), gpu
     form = requested_form(request, described)
     scales = scales_of(
         request.scales(), described, lambda name: described(getattr(request, name), name), form
@@ -111,8 +111,8 @@ def _complex_target(request: Request, target: str | Target | None) -> Target | N
     seen |= {n: described(plain(x), n).dtype in COMPLEX for n, x in named.items() if n not in seen}
     if not any(seen.values()):
         return None
-    place = _target_for(target, named, hosts)
-    return place if place.is_gpu or request.arguments() else None
+    where = _target_for(target, named, hosts)
+    return where if where.is_gpu or request.arguments() else None
 
 
 def _whole(request: Request) -> Request:
@@ -167,31 +167,31 @@ def plan_call(
 
         named["a"], named["b"] = promoted(a, b)
     hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
-    place = _target_for(target, named, hosts)
-    if place.is_gpu or given:
+    where = _target_for(target, named, hosts)
+    if where.is_gpu or given:
         seen = {n: described(x, n) for n, x in named.items()}
         may = all(library.promotes for library in libraries.values())
         options = with_conversion(seen, options, fused=bool(given), promotes=may)
-        copies = may and place.is_gpu
-        dtype = dtype_of_copies(seen, options, place, fused=bool(given)) if copies else None
+        copies = may and where.is_gpu
+        dtype = dtype_of_copies(seen, options, where, fused=bool(given)) if copies else None
         if dtype is not None:  # the product of these is planned
             named |= {n: _copied(seen[n], dtype) for n in "ab" if seen[n].dtype is not dtype}
             options = replace(options, converted=None)
     if given or (options.quantize_out is not None and options.epilogue is None):
-        options = _with_epilogue(options, given, named, on_host=not place.is_gpu)
-    if not place.is_gpu:
+        options = _with_epilogue(options, given, named, on_host=not where.is_gpu)
+    if not where.is_gpu:
         hosts |= {n: HostArray.of(x.layout) for n, x in named.items() if isinstance(x, ArraySpec)}
         promotes = all(library.promotes for library in libraries.values())
         own = bool(libraries) and all(x.name == "torch" for x in libraries.values())
         product = host_product(hosts, options, promotes=promotes, torch=own)
         if product is not None:
             with blaming(requested, options):
-                return _plan_on_host(product, place, options, usable=usable, keep=keep)
+                return _plan_on_host(product, where, options, usable=usable, keep=keep)
     layouts = {n: described(x, n) for n, x in named.items()}
     if options.blocks:
         scales_of = options.blocks[0].dtype
         layouts = {n: replace(x, dtype=elements_of(x.dtype, scales_of)) for n, x in layouts.items()}
-    on_host = not place.is_gpu
+    on_host = not where.is_gpu
     stated: Callable[..., Gemm] = _stated
     try:
         hash(options)
@@ -199,7 +199,7 @@ def plan_call(
         stated = _stated.__wrapped__
     gemm = stated(options, on_host, *layouts.values())
     with blaming(requested, options):
-        return plan_gemm(gemm, place, options.backend, usable=usable, keep=keep, tuned=tuned)
+        return plan_gemm(gemm, where, options.backend, usable=usable, keep=keep, tuned=tuned)
 
 
 def _copied(x: Layout, dtype: DType) -> ArraySpec:

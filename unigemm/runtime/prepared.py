@@ -123,8 +123,8 @@ class Prepared:
                 and not (self._has_out and request.c is not None)
             ):
                 names = bound.arrays.names[3 if self._has_out else 2 :]
-                places_of = again(library, arrays, bound.arrays.reach)
-                self._quick = _Quick(library, bound, places_of, names, numbers, request.parts[1])
+                addresses_of = again(library, arrays, bound.arrays.reach)
+                self._quick = _Quick(library, bound, addresses_of, names, numbers, request.parts[1])
             self._bound = {key: bound}
 
     @property
@@ -159,23 +159,23 @@ class Prepared:
         """
         quick = self._quick
         if quick is not None and (out is None) is quick.bound.fresh:
-            library, bound, places_of, names, numbers, options = quick
+            library, bound, addresses_of, names, numbers, options = quick
             arrays: tuple[Any, ...] = (a, b) if out is None else (a, b, out)
             if names:
                 arrays = (*arrays, *map(given.get, names))
-            places = None
+            addresses = None
             if len(given) == len(names):
                 try:
-                    places = places_of(arrays)
+                    addresses = addresses_of(arrays)
                 except Exception:
-                    places = None  # something is wrong with an array: it will be said
-            if places is not None:
+                    addresses = None  # something is wrong with an array: it will be said
+            if addresses is not None:
                 parts: tuple[Any, ...] = ()
                 if bound.fresh:  # for a result that is not aligned
                     parts = (arrays, options, self._template.plan)
                     if names:
                         parts = self._template._replace(a=a, b=b, **given).parts
-                return run(library, bound, arrays, places, numbers, stream, parts, held=True)
+                return run(library, bound, arrays, addresses, numbers, stream, parts, held=True)
         return self._compute(self._request(a, b, out, stream, given))
 
     def _request(self, a: Any, b: Any, out: Any, stream: Any, given: Mapping[str, Any]) -> Request:
@@ -205,14 +205,14 @@ class Prepared:
             bound = None
             if self._bound:
                 with suppress(Exception):  # something is wrong: it is said below
-                    key, arrays, places, numbers = known(library, *request.parts[:3])
+                    key, arrays, addresses, numbers = known(library, *request.parts[:3])
                     bound = self._bound.get(key)
                 if library.ask is not None and library.ask():
                     for name, x in request.arrays().items():
                         library.seen(x, called(name))
                 if bound is not None:
                     return run(
-                        library, bound, arrays, places, numbers, request.stream, request.parts
+                        library, bound, arrays, addresses, numbers, request.stream, request.parts
                     )
             self._refuse_others(library, request)
             if self._is_new:
@@ -241,7 +241,7 @@ class _Quick(NamedTuple):
 
     library: Library
     bound: Bound
-    places_of: Again
+    addresses_of: Again
     names: tuple[str, ...]
     numbers: Mapping[str, float]
     options: tuple[Any, ...]

@@ -216,13 +216,13 @@ class SecondPass:
 
 
 def scales_of_nothing(
-    d: Layout, scales: Layout | None, device: Device, place: int
+    d: Layout, scales: Layout | None, device: Device, index: int
 ) -> Launcher | None:
     """Return what writes the scales of rows that have no columns: those of zeros; None for none.
 
     Parameters
     ----------
-    d, scales, device, place
+    d, scales, device, index
         As in `second_pass`.
     """
     if scales is None or 0 in scales.shape:
@@ -230,13 +230,13 @@ def scales_of_nothing(
     rounding = rounding_of(intermediate(d.dtype, d), d, scales, "row", device)
 
     def launch(a: int, b: int, d_at: int, workspace: int, stream: int, *more: Any) -> None:
-        rounding(d_at, d_at, more[place], stream)
+        rounding(d_at, d_at, more[index], stream)
 
     return launch
 
 
 def second_pass(
-    launch: Launcher, a: DType, d: Layout, scales: Layout, device: Device, place: int,
+    launch: Launcher, a: DType, d: Layout, scales: Layout, device: Device, index: int,
     sharing: Sharing = "row",
 ) -> SecondPass:  # fmt: skip
     """Return what launches a product into the workspace, and rounds it.
@@ -251,8 +251,8 @@ def second_pass(
         Layouts of the result and of its scales.
     device
         Where they are.
-    place
-        Where the scales' address is among what follows a launch's stream.
+    index
+        Of the scales' address among what follows a launch's stream.
     sharing
         What shares a scale.
     """
@@ -268,8 +268,8 @@ def second_pass(
 
             kept = np.empty(count, np.uint8)
             workspace = kept.ctypes.data
-        rest = (*more[:place], *more[place + 1 :])
+        rest = (*more[:index], *more[index + 1 :])
         launch(a, b, workspace, workspace + count, stream, *rest)
-        rounding(workspace, d_at, more[place], stream)
+        rounding(workspace, d_at, more[index], stream)
 
     return SecondPass(count, launch_both)

@@ -78,11 +78,11 @@ def _run(library: Library, bound: _Bound, x: Any, stream: Any) -> tuple[Any, Any
             with library.context(device, None if stream is None else handle):
                 return _run(library, bound, x, None)
         handle = library.current_stream(device)
-    place = library.read(x)[0]
+    address = library.read(x)[0]
     if library.hold is not None:
-        library.hold((x,), ("x",), (place,), (bound.reach,))
+        library.hold((x,), ("x",), (address,), (bound.reach,))
     q, scales = (make() for make in bound.make)
-    bound.launch(place, library.address(q), library.address(scales), handle)
+    bound.launch(address, library.address(q), library.address(scales), handle)
     return q, scales
 
 

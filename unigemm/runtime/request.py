@@ -155,7 +155,7 @@ class Request(NamedTuple):
         """Return the request with other arrays, by the names that `arrays` gives them."""
         fields: dict[str, Any] = {}
         for name, x in arrays.items():
-            field, i = _place(name)
+            field, i = _field_of(name)
             before = fields.get(field, getattr(self, field))
             if field == "epilogue_args":
                 fields[field] = {**before, i: x}
@@ -173,8 +173,8 @@ def _apart(name: str, x: Any) -> dict[str, Any]:
     return {name: x}
 
 
-def _place(name: str) -> tuple[str, Any]:
-    """Return the field that holds an array, and its place or key there."""
+def _field_of(name: str) -> tuple[str, Any]:
+    """Return the field that holds an array, and its index or key there."""
     if name.startswith(PREFIX):
         return "epilogue_args", name.removeprefix(PREFIX)
     if name.startswith("result "):
@@ -270,7 +270,7 @@ def taken(
 def known(
     library: Library, operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None
 ) -> tuple[Hashable, tuple[Any, ...], list[int], Mapping[str, float]]:
-    """Return what a call is known by, its arrays, where these lie, and its numbers by name.
+    """Return what a call is known by, its arrays, their addresses, and its numbers by name.
 
     It takes parts of a request, which are made sooner. Of arrays all that
     decides which kernel runs is in the key, of numbers whether they are 0. Arrays are read last,
@@ -297,15 +297,15 @@ def known(
         said += tuple((name, x == 0) for name, x in numbered.items())
     # Hashing a plan is slow, and what is bound keeps it alive.
     parts: list[Any] = [options, None if plan is None else id(plan), names, said]
-    places = []
+    addresses = []
     read = library.read
     for x in arrays:
-        at, own = read(x)
-        places.append(at)
+        address, own = read(x)
+        addresses.append(address)
         parts.append(own)
     if adds:
-        parts.append(places[2] == places[names.index("c")])  # whether `out` is added to
-    return tuple(parts), arrays, places, numbered
+        parts.append(addresses[2] == addresses[names.index("c")])  # whether `out` is added to
+    return tuple(parts), arrays, addresses, numbered
 
 
 def _at_length(

@@ -145,15 +145,15 @@ def _kernel(quantizer: Any, kind: Any, device: Device) -> Callable[..., None]:
     for each in tuple(RECORDERS):
         each(wanted)
     key = wanted.key
-    place = (key.backend, key.digest, device.index)
-    with _loading.setdefault(place, Lock()):
-        kernel = _loaded.get(place)
+    entry = (key.backend, key.digest, device.index)
+    with _loading.setdefault(entry, Lock()):
+        kernel = _loaded.get(entry)
         if kernel is None:
             from ..cache import default_cache
 
             files = default_cache().contents(key, wanted.compiled)
             load = LOADERS.get(device.index, quantizer.load)
             with watch() as took:
-                kernel = _loaded[place] = _loaded_from(load, files, key)
+                kernel = _loaded[entry] = _loaded_from(load, files, key)
             LOG.info("loaded %s %s on %s in %s", key.backend, key.digest[:16], device, took)
     return kernel  # type: ignore[return-value]

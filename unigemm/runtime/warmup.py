@@ -65,7 +65,7 @@ def record(
     ------
     list
         A plan of each kernel, in the order in which they were needed. One that rounds arrays to
-        eight bits has a `RoundingKernel` in its place.
+        eight bits is a `RoundingKernel` instead.
 
     Examples
     --------
@@ -201,15 +201,15 @@ def planned_calls(
 ) -> Iterator[tuple[Plan | RoundingKernel, Request | None]]:
     """Yield plans as `planned` does, each with its call in descriptions; None of one in a file."""
     targets = [target] if target is None or isinstance(target, str | Target) else list(target)
-    places = [named_target(x) if isinstance(x, str) else x for x in targets]
-    for place in places:
-        if place is not None:
-            check_target(place)
+    resolved = [named_target(x) if isinstance(x, str) else x for x in targets]
+    for each in resolved:
+        if each is not None:
+            check_target(each)
     wanted = [None] if epilogues is None else list(epilogues)
     for where, spec in _specs(specs):
         try:
-            for place in places:
-                yield from _plans(spec, place, wanted)
+            for each in resolved:
+                yield from _plans(spec, each, wanted)
         except UnsupportedProblem as error:
             raise UnsupportedProblem(f"{where}: {error}") from error
 

@@ -110,7 +110,7 @@ def given_ends(request: Request) -> Any:
 
 @dataclass(frozen=True)
 class _Part:
-    """A group, and its places in A, B and D; `lines` are its own rows or columns, or all."""
+    """A group, and its slices of A, B and D; `lines` are its own rows or columns, or all."""
 
     group: int
     a: Any
@@ -170,10 +170,10 @@ class GroupedCheck:
             results = {name: shapes.part(y, name, part) for name, y in x.results.items()}
             worst = max(worst, bounds.ratio(self.device, results))
         no_zeros = ("amax_out", "bias_grad_out", *((SCALES,) if self.requested.sharing else ()))
-        for place in self._rest():
+        for part in self._rest():
             for name, y in x.results.items():
                 if name not in no_zeros:
-                    worst = max(worst, self._zeros(y[place]))
+                    worst = max(worst, self._zeros(y[part]))
         return worst
 
     def _zeros(self, x: Any) -> float:
@@ -203,7 +203,7 @@ class GroupedCheck:
         return found
 
     def _rest(self) -> Iterator[Any]:
-        """Yield places in D that belong to no group, and are to be zeros."""
+        """Yield slices of D that belong to no group, and are to be zeros."""
         form, ends = self.ends.form, self.ends.values
         if self.ends.rest != "zeros" or form.along == "k" or not len(ends):
             return

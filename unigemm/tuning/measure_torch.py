@@ -20,7 +20,7 @@ class TorchDevice:
     """A CUDA device through PyTorch; see `unigemm.tuning.measure_device.Device`."""
 
     name = "torch"
-    _place = "cuda"
+    _device = "cuda"
 
     def __init__(self, index: int = 0) -> None:
         import torch
@@ -41,14 +41,14 @@ class TorchDevice:
             count *= extent
         native = getattr(torch, dtype.value)
         if dtype in UNLIKELY_INTEGERS:
-            flat = torch.randint(-128, 128, (count + offset,), dtype=native, device=self._place)
+            flat = torch.randint(-128, 128, (count + offset,), dtype=native, device=self._device)
         elif dtype is DType.FLOAT8_E8M0FNU:
-            whole = {"dtype": torch.uint8, "device": self._place}
+            whole = {"dtype": torch.uint8, "device": self._device}
             flat = torch.randint(*EXPONENTS, (count + offset,), **whole).view(native)
         elif dtype in FLOAT8:
-            flat = torch.randn(count + offset, dtype=torch.float16, device=self._place).to(native)
+            flat = torch.randn(count + offset, dtype=torch.float16, device=self._device).to(native)
         else:
-            flat = torch.empty(count + offset, dtype=native, device=self._place).normal_()
+            flat = torch.empty(count + offset, dtype=native, device=self._device).normal_()
         x = flat[offset:].view(stored)
         return x.transpose(-1, -2) if transposed else x
 
@@ -57,9 +57,9 @@ class TorchDevice:
         torch = self.torch
         poison = UNLIKELY_INTEGERS.get(dtype, float("nan"))
         if dtype in FLOAT8:
-            poisoned = torch.full(shape, poison, dtype=torch.float16, device=self._place)
+            poisoned = torch.full(shape, poison, dtype=torch.float16, device=self._device)
             return poisoned.to(getattr(torch, dtype.value))
-        return torch.full(shape, poison, dtype=getattr(torch, dtype.value), device=self._place)
+        return torch.full(shape, poison, dtype=getattr(torch, dtype.value), device=self._device)
 
     def integers(self, values: Any) -> Any:
         """Make a tensor of the integers of a NumPy array."""
@@ -84,7 +84,7 @@ class TorchDevice:
         if a.itemsize == 1:
             return self._eight_bits(a, b, out)
         product = torch.mm if a.dim() == 2 else torch.bmm
-        if precision != "tf32":  # allowed in no other place, see above
+        if precision != "tf32":  # allowed nowhere else, see above
             return lambda: product(a, b, out=out)
 
         def in_tf32() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..arrays.library import WRITTEN, Library, is_written
 from ..arrays.operands import HOST, Operand, one_device, stream_handle
-from ..arrays.operands import Device as Place
+from ..arrays.operands import Device as ArrayDevice
 from ..errors import TuningWarning, UnsupportedProblem
 from ..planning.plan import Plan
 from ..planning.target import VIRTUAL
@@ -120,20 +120,20 @@ def tune(
         return False
     try:
         operands = {name: library.operand(x, name) for name, x in request.arrays().items()}
-        place = one_device({name: x.device for name, x in operands.items()})
+        on = one_device({name: x.device for name, x in operands.items()})
         if (
-            place == HOST
-            or place.index in VIRTUAL
+            on == HOST
+            or on.index in VIRTUAL
             or any(len(operands[name].shape) < 2 for name in ("a", "b", "out") if name in operands)
             or _is_refused(operands, fusion)
         ):
             return False
-        if _is_recorded(library, place.index, request.stream):
+        if _is_recorded(library, on.index, request.stream):
             return True
-        with _measuring, library.context(place.index, None):
+        with _measuring, library.context(on.index, None):
             _here.measures = True
             try:
-                _tune(library, request, place, options, fusion, how)
+                _tune(library, request, on, options, fusion, how)
             finally:
                 _here.measures = False
     except UnsupportedProblem as error:
@@ -173,7 +173,7 @@ def _is_recorded(library: Library, index: int, stream: Any) -> bool:
 
 
 def _tune(
-    library: Library, request: Request, place: Place, options: Options, fusion: Fusion | None,
+    library: Library, request: Request, on: ArrayDevice, options: Options, fusion: Fusion | None,
     how: Measuring,
 ) -> None:  # fmt: skip
     a, b, out = request.a, request.b, next(iter(request.results), None)
@@ -185,10 +185,10 @@ def _tune(
         return
     _tried.add(product)
     check_writable()
-    device = _device(library, place.index)
+    device = _device(library, on.index)
     device.synchronize()  # the inputs may still be written, on any stream
     begin = time.monotonic()
-    operands = _measured(library, request, place, first, fusion, options.form, device)
+    operands = _measured(library, request, on, first, fusion, options.form, device)
     plan = keep_fastest(first, options.backend, device, how.budget, operands)
     device.synchronize()
     LOG.info(
@@ -202,7 +202,7 @@ def _tune(
 
 
 def _measured(
-    library: Library, request: Request, place: Place, first: Plan, fusion: Fusion | None,
+    library: Library, request: Request, on: ArrayDevice, first: Plan, fusion: Fusion | None,
     form: Form | None, device: Device,
 ) -> Operands:  # fmt: skip
     """Return the call's own inputs, with memory for results that the caller does not see."""
@@ -219,7 +219,7 @@ def _measured(
     zeroed: list[Any] = []
 
     def like(x: Any, name: str) -> Any:
-        zeroed.append(_like(library, x, name, place))
+        zeroed.append(_like(library, x, name, on))
         return zeroed[-1]
 
     if out is None:
@@ -256,11 +256,11 @@ def _measured(
     return Operands(sets, fresh, check_of(requested, device, inputs, ends))
 
 
-def _like(library: Library, x: Any, name: str, place: Place) -> Any:
+def _like(library: Library, x: Any, name: str, on: ArrayDevice) -> Any:
     """Return an array like another one, with its strides and as aligned, in memory of its own."""
     seen = library.operand(x, name)
     low, high = seen.span
-    memory = library.maker((high - low + 2 * _ALIGNED,), None, place)()
+    memory = library.maker((high - low + 2 * _ALIGNED,), None, on)()
     shift = (seen.pointer + low - library.address(memory)) % _ALIGNED
     if library.name == "torch":
         flat = memory[shift:]

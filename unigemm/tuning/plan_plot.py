@@ -206,19 +206,19 @@ def _draw_times(axes: Any, plan: Plan) -> None:
     import numpy as np
 
     ranked = _ranked(plan)
-    places = range(len(ranked))
+    heights = range(len(ranked))
     left = np.zeros(len(ranked))
     for index, name in enumerate(PARTS):
         us = np.array([getattr(each.parts, name) * each.parts.correction for each in ranked])
         if us.any():
-            axes.barh(places, us, _THICK, left, label=name, color=f"C{index}")
+            axes.barh(heights, us, _THICK, left, label=name, color=f"C{index}")
             left += us
     unsplit = np.array([each.predicted_us for each in ranked]) - left
     if (unsplit > 1e-3 * left.max()).any():
-        axes.barh(places, unsplit.clip(0), _THICK, left, label="not split", color="lightgrey")
-    for place, each in zip(places, ranked, strict=True):
+        axes.barh(heights, unsplit.clip(0), _THICK, left, label="not split", color="lightgrey")
+    for height, each in zip(heights, ranked, strict=True):
         name = f"{each.backend} {each.config}, limited by {each.limiter}"
-        axes.text(0, place - _THICK / 2, name, va="bottom", fontsize=_SIZE)
+        axes.text(0, height - _THICK / 2, name, va="bottom", fontsize=_SIZE)
     axes.set_yticks([])
     axes.set_ylim(len(ranked) - 0.6, -0.8)  # the first on top, with room for its name
     worth = "assumed: the cost model was fitted to other devices" if plan.assumed else "estimated"

@@ -116,10 +116,10 @@ def drawn(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def _of_backends(timed: Sequence[dict[str, Any]]) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-    """Return each backend's launches with their places in the order of all."""
+    """Return each backend's launches with their ranks among all."""
     found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-    for place, each in enumerate(timed, 1):
-        found.setdefault(each["backend"], []).append((place, each))
+    for rank, each in enumerate(timed, 1):
+        found.setdefault(each["backend"], []).append((rank, each))
     return found
 
 
@@ -156,8 +156,8 @@ def number(axis: Any, values: Sequence[float]) -> None:
 def _draw_rates(axes: Any, timed: Sequence[dict[str, Any]]) -> None:
     axes.set(xlabel="launches, the fastest first", ylabel="TFLOP/s")
     for backend, launches in _of_backends(timed).items():
-        places, rates = zip(*((place, each["tflops"]) for place, each in launches), strict=True)
-        axes.scatter(places, rates, s=14, label=backend)
+        ranks, rates = zip(*((rank, each["tflops"]) for rank, each in launches), strict=True)
+        axes.scatter(ranks, rates, s=14, label=backend)
     beside = [each["tflops"] / each["vs_cublas"] for each in timed if each["vs_cublas"]]
     if beside:
         axes.axhline(median(beside), color="black", linewidth=0.8, label="cuBLAS")
