@@ -1,4 +1,4 @@
-"""Fake kernels for the cache's tests; run as a program, one process that asks for one of them."""
+"""Fake kernels for the cache's tests; run as a program, one process that requests one of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fake_artifact(name: str = "gemm", size: int = 600) -> Artifact:
 
 
 class Compiler:
-    """Compiles a fake kernel and counts how often it was asked to."""
+    """Compiles a fake kernel and counts how often it was called."""
 
     def __init__(self, name: str = "gemm", size: int = 600, seconds: float = 0.0) -> None:
         self.name, self.size, self.seconds = name, size, seconds

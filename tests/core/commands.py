@@ -26,8 +26,8 @@ def forked(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.C
     assert server.stdout is not None
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
-        asked = {"words": list(words), "environment": dict(environment), "cwd": os.getcwd()}
-        server.stdin.write(json.dumps(asked | {"out": str(out), "err": str(err)}) + "\n")
+        request = {"words": list(words), "environment": dict(environment), "cwd": os.getcwd()}
+        server.stdin.write(json.dumps(request | {"out": str(out), "err": str(err)}) + "\n")
         server.stdin.flush()
         code = int(server.stdout.readline())
         texts = out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8")
@@ -42,10 +42,10 @@ def _server() -> subprocess.Popen[str]:
     )
 
 
-def _serve(asked: IO[str], answers: IO[str]) -> None:
+def _serve(requests: IO[str], answers: IO[str]) -> None:
     import unigemm.cli.main  # noqa: F401
 
-    for line in asked:
+    for line in requests:
         request = json.loads(line)
         child = os.fork()
         if not child:

@@ -57,7 +57,7 @@ class OnlyDLPack:
 class Exporter:
     """An array over a NumPy array's memory that offers DLPack and nothing else.
 
-    `lent` counts the exports that are still held; `streams` are those it was asked to wait for.
+    `lent` counts the exports that are still held; `streams` are those it was to wait for.
     """
 
     def __init__(self, array, device=(CPU, 0), code=None, compact=False, before=0):

@@ -116,7 +116,7 @@ def host(x):
 
 @dataclass
 class FakeBackend(Backend):
-    """Computes in host memory what it is asked to launch."""
+    """Computes in host memory what it is to launch."""
 
     driver: Driver
     name: str = "fake"
@@ -192,9 +192,9 @@ class FakeBackend(Backend):
         sums = numpy_dtype(gemm.problem.accumulator)
         total = np.einsum("...mk,...kn->...mn", x.astype(sums), y.astype(sums))
         if gemm.problem.scaled:
-            places, (factor, *more) = more[:2], more[2:]
-            for place in filter(None, places):
-                factor *= viewer((), (), DType.FLOAT32)(place)[()]
+            addresses, (factor, *more) = more[:2], more[2:]
+            for address in filter(None, addresses):
+                factor *= viewer((), (), DType.FLOAT32)(address)[()]
             total = total * sums.type(factor)
         if gemm.problem.epilogue is None:
             self.stack(gemm, "d", d)[...] = total.astype(z.dtype)

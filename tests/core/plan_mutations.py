@@ -86,12 +86,12 @@ def originals(sizes=SIZES):
     return tuple(found)
 
 
-def places(value, at=()):
+def paths(value, at=()):
     """Yield the way to each value of plain data."""
     for key in value if isinstance(value, dict) else range(len(value)):
         yield (*at, key)
         if isinstance(value[key], dict | list):
-            yield from places(value[key], (*at, key))
+            yield from paths(value[key], (*at, key))
 
 
 def mutate(data, rng):
@@ -104,7 +104,7 @@ def mutate(data, rng):
         byte = rng.choice(BYTES)
         return text[:at] + byte + text[at + rng.randrange(2) :]
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        known = [x for x in places(data) if x[0] not in ("alternatives", "rejected", "parts")]
+        known = [x for x in paths(data) if x[0] not in ("alternatives", "rejected", "parts")]
         parameters = [x for x in known if x[0] in PARAMETERS]
         *before, last = rng.choice(parameters if rng.random() < 0.7 and parameters else known)
         inside = data

@@ -87,15 +87,15 @@ def check_cutile():
     assert entry.cached
     a, b, d = (unigemm.ArraySpec(s, "float16").layout for s in ((48, 64), (64, 64), (48, 64)))
     gemm = canonical(a, b, d)
-    asked = calls(plan, gemm)
-    assert {f"{call.symbol}.cubin" for call in asked} <= set(entry.files)
+    launches = calls(plan, gemm)
+    assert {f"{call.symbol}.cubin" for call in launches} <= set(entry.files)
     from cuda.bindings import driver
 
     launched = []
     driver.cuLaunchKernelEx = lambda config, *rest: launched.append(config.gridDimX) or (0,)
-    kernels = {call.symbol: 1 for call in asked}
-    launch.launcher(asked, kernels, swapped=False, overlap=True)(16, 32, 48, 64, 0)
-    assert launched == [call.blocks for call in asked]
+    kernels = {call.symbol: 1 for call in launches}
+    launch.launcher(launches, kernels, swapped=False, overlap=True)(16, 32, 48, 64, 0)
+    assert launched == [call.blocks for call in launches]
 
 
 def check_missing():

@@ -103,7 +103,7 @@ def test_new_extents_compile_and_load_nothing(gpu, monkeypatch):
     driver, backend = gpu
     b = driver.ones((16, 16))
     unigemm.matmul(driver.ones((1, 16)), b)
-    monkeypatch.setattr(loader, "kernel_entry", None)  # the cache is not even asked
+    monkeypatch.setattr(loader, "kernel_entry", None)  # not even the cache is read
     for m in range(2, 9):
         unigemm.matmul(driver.ones((m, 16)), b)
     assert (len(backend.compiled), len(backend.loaded), len(backend.bound)) == (1, 1, 8)

@@ -155,15 +155,15 @@ def test_the_callers_result_is_written_by_its_own_launch_alone(stopwatch):
     seen = []
     launch = stopwatch.backend.launch
 
-    def watched(kernel, gemm, *places):
-        seen.append((places[2], host(out).max()))
-        launch(kernel, gemm, *places)
+    def watched(kernel, gemm, *arguments):
+        seen.append((arguments[2], host(out).max()))
+        launch(kernel, gemm, *arguments)
 
     stopwatch.backend.launch = watched
     with unigemm.autotuning():
         unigemm.matmul(a, b, out)
     assert len(seen) > 3
-    assert all(place != out.data.ptr and held == 5 for place, held in seen[:-1])
+    assert all(address != out.data.ptr and held == 5 for address, held in seen[:-1])
     assert seen[-1][0] == out.data.ptr
     np.testing.assert_array_equal(host(out), 16)
     assert stopwatch.launched[-1] == TILES["third"]
@@ -221,7 +221,7 @@ def test_what_goes_wrong_is_said_once_and_the_product_is_there(stopwatch, monkey
 def test_threads_that_ask_at_once_measure_once(stopwatch):
     measured = []
     device = online._device
-    online_device = lambda *place: measured.append(1) or device(*place)  # noqa: E731
+    online_device = lambda *given: measured.append(1) or device(*given)  # noqa: E731
     online._device = online_device
     a, b = arrays(stopwatch.driver)
     try:

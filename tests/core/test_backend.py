@@ -85,8 +85,8 @@ def test_nobody_asks_a_backend_about_a_target_that_it_does_not_run_on(
         choose(*PRODUCT, target, (backend,))
 
 
-def test_a_backend_that_surely_takes_longer_is_not_asked_and_one_that_may_be_kept_is():
-    asked = []
+def test_a_backend_that_surely_takes_longer_is_not_searched_and_one_that_may_be_kept_is():
+    searched = []
 
     class Slow(Least):
         name = "slow"
@@ -95,12 +95,12 @@ def test_a_backend_that_surely_takes_longer_is_not_asked_and_one_that_may_be_kep
             return 6.0
 
         def candidates(self, problem, extents, target):
-            asked.append(self.name)
+            searched.append(self.name)
             return [Candidate(OFFERED[0], Prediction(6.0, "host"))]
 
     for keep in (0, 1):  # the first backend offers two
         plan = choose(*PRODUCT, CPU, (Least(), Slow()), keep=keep)
-        assert (plan.backend, len(plan.alternatives), asked) == ("least", keep, [])
+        assert (plan.backend, len(plan.alternatives), searched) == ("least", keep, [])
         assert plan.rejected == (Rejection("slow", "it takes 6.0 us at least"),)
     plan = choose(*PRODUCT, CPU, (Least(), Slow()), keep=2)
     assert [each.backend for each in plan.alternatives] == ["least", "slow"]
@@ -139,7 +139,7 @@ def test_a_backend_promises_batch_invariance_or_is_not_asked_for_it():
 
 
 @pytest.mark.parametrize(
-    ("asked", "words", "attribute"),
+    ("requested", "words", "attribute"),
     [
         ({"scales": PER_TENSOR}, "takes no scales", "takes_scales"),
         ({"groups": Groups("m")}, "no groups; use", "takes_groups"),
@@ -153,13 +153,13 @@ def test_a_backend_promises_batch_invariance_or_is_not_asked_for_it():
     ],
 )
 def test_what_a_launcher_needs_more_arguments_for_is_offered_only_on_request(
-    asked, words, attribute
+    requested, words, attribute
 ):
     problem, extents = PRODUCT
-    asked = replace(problem, **asked)
-    assert words in unsupported_by(Least(), asked, extents, CPU)
+    requested = replace(problem, **requested)
+    assert words in unsupported_by(Least(), requested, extents, CPU)
     taking = type("Taking", (Least,), {attribute: True})()
-    assert unsupported_by(taking, asked, extents, CPU) is None
+    assert unsupported_by(taking, requested, extents, CPU) is None
 
 
 @pytest.mark.parametrize("name", backend_names())

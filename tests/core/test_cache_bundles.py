@@ -21,7 +21,7 @@ from unigemm.errors import CacheError, CacheWarning
 
 ARCHIVES = ["b.tar.gz", "b.tgz", "b.tar", "b.zip"]
 DIGEST = fake_key().digest
-PLACE = f"fake/{DIGEST[:2]}/{DIGEST}"
+ENTRY = f"fake/{DIGEST[:2]}/{DIGEST}"
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_what_a_bundle_lacks_is_compiled_into_the_cache(tmp_path, bundle):
 
 
 def test_a_damaged_bundle_is_reported_passed_over_and_left_as_it_is(tmp_path, bundle):
-    os.truncate(bundle / PLACE / "kernel.o", 5)
+    os.truncate(bundle / ENTRY / "kernel.o", 5)
     before = _files(bundle)
     cache = Cache(tmp_path / "here", [bundle])
     compiler = Compiler()
@@ -90,7 +90,7 @@ def test_a_damaged_bundle_is_reported_passed_over_and_left_as_it_is(tmp_path, bu
 
 
 @posix
-@pytest.mark.parametrize("where", [".", "fake", f"{PLACE}", f"{PLACE}/kernel.cubin"])
+@pytest.mark.parametrize("where", [".", "fake", f"{ENTRY}", f"{ENTRY}/kernel.cubin"])
 def test_a_bundle_that_others_can_write_is_not_loaded(tmp_path, bundle, where):
     (bundle / where).chmod((bundle / where).stat().st_mode | stat.S_IWOTH)
     compiler = Compiler()
@@ -100,7 +100,7 @@ def test_a_bundle_that_others_can_write_is_not_loaded(tmp_path, bundle, where):
 
 
 @as_root
-@pytest.mark.parametrize("where", [".", "fake", f"{PLACE}", f"{PLACE}/{META}"])
+@pytest.mark.parametrize("where", [".", "fake", f"{ENTRY}", f"{ENTRY}/{META}"])
 def test_a_bundle_of_another_user_is_not_loaded(tmp_path, bundle, where):
     os.chown(bundle / where, STRANGER, -1)
     compiler = Compiler()
@@ -175,9 +175,9 @@ def test_what_was_exported_here_runs_there_with_nothing_compiled(tmp_path, name)
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_equal_caches_export_equal_archives_on_any_day(tmp_path, name, monkeypatch):
     made = []
-    for place, kernels in (("a", ("x", "y", "z")), ("b", ("z", "x", "y"))):
-        fill(tmp_path / place, *kernels)
-        report = Cache(tmp_path / place, []).export_bundle(tmp_path / f"from-{place}" / name)
+    for folder, kernels in (("a", ("x", "y", "z")), ("b", ("z", "x", "y"))):
+        fill(tmp_path / folder, *kernels)
+        report = Cache(tmp_path / folder, []).export_bundle(tmp_path / f"from-{folder}" / name)
         made.append(Path(report.path).read_bytes())
         monkeypatch.setattr(time, "time", lambda: 2e9)
     assert made[0] == made[1]
@@ -233,7 +233,7 @@ def test_export_takes_what_was_asked_for(tmp_path):
 
 
 def test_export_adds_to_a_folder_and_repairs_it(tmp_path, bundle):
-    os.truncate(bundle / PLACE / "kernel.o", 5)
+    os.truncate(bundle / ENTRY / "kernel.o", 5)
     fill(tmp_path / "there", "third")
     Cache(tmp_path / "there", []).export_bundle(bundle)
     cache = Cache(tmp_path / "here", [bundle])
@@ -308,7 +308,7 @@ def test_import_of_a_live_cache_folder_or_its_archive_takes_the_kernels_only(tmp
 def test_a_damaged_entry_is_not_imported_and_the_others_are(tmp_path, name, damaged):
     fill(tmp_path / "there", "gemm", "other")
     Cache(tmp_path / "there", []).export_bundle(tmp_path / "folder")
-    path = tmp_path / "folder" / PLACE / damaged
+    path = tmp_path / "folder" / ENTRY / damaged
     data = path.read_bytes()
     path.write_bytes(data[:200] + bytes([data[200] ^ 4]) + data[201:])
     if name != "folder":
@@ -368,7 +368,7 @@ def test_the_command_line_says_which_kernels_were_not_taken(tmp_path, bundle, mo
 
     from unigemm.cli import cache as cli
 
-    os.truncate(bundle / PLACE / "kernel.o", 5)
+    os.truncate(bundle / ENTRY / "kernel.o", 5)
     monkeypatch.setattr(cli, "default_cache", lambda: Cache(tmp_path / "here", []))
     for as_json in (False, True):
         with pytest.raises(typer.Exit) as ended:
@@ -385,14 +385,14 @@ def test_the_command_line_says_which_kernels_were_not_taken(tmp_path, bundle, mo
 
 
 def test_an_entry_without_its_manifest_is_not_imported(tmp_path, bundle):
-    members = {n: d for n, d in _members(bundle).items() if n != f"{PLACE}/{META}"}
+    members = {n: d for n, d in _members(bundle).items() if n != f"{ENTRY}/{META}"}
     _pack(tmp_path / "b.zip", members)
     report = Cache(tmp_path / "here", []).import_bundle(tmp_path / "b.zip")
     assert (report.imported, len(report.refused)) == (1, 1)
 
 
 def test_a_file_that_the_manifest_does_not_list_is_left_behind(tmp_path, bundle):
-    _pack(tmp_path / "b.zip", {**_members(bundle), f"{PLACE}/extra.so": b"code"})
+    _pack(tmp_path / "b.zip", {**_members(bundle), f"{ENTRY}/extra.so": b"code"})
     cache = Cache(tmp_path / "here", [])
     assert cache.import_bundle(tmp_path / "b.zip").imported == 2
     assert sorted(p.name for p in cache.get(fake_key()).path.iterdir()) == sorted(
@@ -449,8 +449,8 @@ def _refused_whole(tmp_path, archive, said):
         "../evil",
         "../../../../../../tmp/evil",
         "/tmp/evil",
-        f"{PLACE}/../../../../evil",
-        f"{PLACE}/../{META}",
+        f"{ENTRY}/../../../../evil",
+        f"{ENTRY}/../{META}",
         "..",
         "fake\\..\\..\\evil",
         "C:/evil",
@@ -464,7 +464,7 @@ def test_a_path_that_leads_outside_condemns_the_archive(tmp_path, bundle, name, 
 
 @pytest.mark.parametrize("suffix", [".tar.gz", ".zip"])
 @pytest.mark.parametrize(
-    "name", ["README", f"{PLACE}/deep/er", f"fake/00/{DIGEST}/x", f"quarantined/{DIGEST}/x"]
+    "name", ["README", f"{ENTRY}/deep/er", f"fake/00/{DIGEST}/x", f"quarantined/{DIGEST}/x"]
 )
 def test_what_no_export_writes_condemns_the_archive(tmp_path, bundle, name, suffix):
     archive = _packed(tmp_path, f"b{suffix}", {**_members(bundle), name: b"?"})
@@ -474,7 +474,7 @@ def test_what_no_export_writes_condemns_the_archive(tmp_path, bundle, name, suff
 @pytest.mark.parametrize("suffix", [".tar.gz", ".zip"])
 def test_a_name_given_twice_condemns_the_archive(tmp_path, bundle, suffix):
     archive = _packed(
-        tmp_path, f"b{suffix}", [*_members(bundle).items(), (f"{PLACE}/kernel.o", b"evil")]
+        tmp_path, f"b{suffix}", [*_members(bundle).items(), (f"{ENTRY}/kernel.o", b"evil")]
     )
     _refused_whole(tmp_path, archive, "twice")
 
@@ -485,7 +485,7 @@ def test_a_name_given_twice_condemns_the_archive(tmp_path, bundle, suffix):
 def test_links_and_devices_condemn_a_tar(tmp_path, bundle, kind):
     archive = _packed(tmp_path, "b.tar", _members(bundle))
     with tarfile.open(archive, "a") as tar:
-        info = tarfile.TarInfo(f"{PLACE}/link")
+        info = tarfile.TarInfo(f"{ENTRY}/link")
         info.type, info.linkname = kind, "/etc/passwd"
         tar.addfile(info)
     _refused_whole(tmp_path, archive, "link or device")
@@ -494,7 +494,7 @@ def test_links_and_devices_condemn_a_tar(tmp_path, bundle, kind):
 def test_links_condemn_a_zip(tmp_path, bundle):
     archive = _packed(tmp_path, "b.zip", _members(bundle))
     with zipfile.ZipFile(archive, "a") as packed:
-        info = zipfile.ZipInfo(f"{PLACE}/link")
+        info = zipfile.ZipInfo(f"{ENTRY}/link")
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
         packed.writestr(info, "/etc/passwd")
     _refused_whole(tmp_path, archive, "is a link")
@@ -503,8 +503,8 @@ def test_links_condemn_a_zip(tmp_path, bundle):
 @posix
 def test_links_in_a_folder_are_not_followed(tmp_path, bundle):
     (tmp_path / "secret").write_bytes(fake_artifact().files["kernel.o"])
-    (bundle / PLACE / "kernel.o").unlink()
-    (bundle / PLACE / "kernel.o").symlink_to(tmp_path / "secret")
+    (bundle / ENTRY / "kernel.o").unlink()
+    (bundle / ENTRY / "kernel.o").symlink_to(tmp_path / "secret")
     report = Cache(tmp_path / "here", []).import_bundle(bundle)
     assert (report.imported, len(report.refused)) == (1, 1)
     assert "link" in report.refused[0].reason

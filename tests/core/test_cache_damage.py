@@ -96,7 +96,7 @@ def _edit_names(entry):
     _edit_meta(entry, files={"../../evil": meta["files"]["kernel.o"]})
 
 
-def _take_anothers_place(entry):
+def _take_the_folder_of_another(entry):
     (other,) = fill(entry.path.parents[2], "another")
     shutil.rmtree(entry.path)
     shutil.copytree(other.path, entry.path)
@@ -195,7 +195,7 @@ DAMAGES = [
     (_edit_info, f"damaged {META} .checksum"),
     (_edit_names, f"damaged {META} .checksum"),
     (_edit_format, f"damaged {META} .checksum"),
-    (_take_anothers_place, "which is not its own"),
+    (_take_the_folder_of_another, "which is not its own"),
     (_file_to_folder, "holds kernel.o, which"),
     (_entry_to_file, "is not a folder"),
 ]
@@ -334,9 +334,9 @@ def test_what_a_planted_link_points_to_is_left_alone(tmp_path):
 
 @posix
 @pytest.mark.parametrize(
-    ("damage", "place"), [(_truncate, 3), (_link_shard, 2), (_open_backend_to_world, 1)]
+    ("damage", "depth"), [(_truncate, 3), (_link_shard, 2), (_open_backend_to_world, 1)]
 )
-def test_where_there_can_be_no_quarantine_it_is_set_aside_in_its_place(tmp_path, damage, place):
+def test_where_there_can_be_no_quarantine_it_is_set_aside_in_its_place(tmp_path, damage, depth):
     (entry,) = fill(tmp_path / "c", "gemm")
     damage(entry)
     (tmp_path / "c" / "quarantine").write_text("in the way")
@@ -344,7 +344,7 @@ def test_where_there_can_be_no_quarantine_it_is_set_aside_in_its_place(tmp_path,
         repaired = Cache(tmp_path / "c", []).get_or_compile(fake_key(), Compiler())
     assert repaired.layer == "cache"
     (aside,) = (tmp_path / "c").rglob(".*.bad")
-    assert len(aside.relative_to(tmp_path / "c").parts) == place
+    assert len(aside.relative_to(tmp_path / "c").parts) == depth
     cache = Cache(tmp_path / "c", [])
     assert is_whole(cache.get_or_compile(fake_key(), never))
     assert len(cache.entries()) == 1

@@ -26,7 +26,7 @@ from unigemm.cli import cache as cli_cache
 from unigemm.errors import CacheError
 
 DIGEST = fake_key().digest
-PLACE = f"fake/{DIGEST[:2]}/{DIGEST}"
+ENTRY = f"fake/{DIGEST[:2]}/{DIGEST}"
 
 
 def _exported(tmp_path, name):
@@ -74,7 +74,7 @@ needs_limits = pytest.mark.skipif(sys.platform != "linux", reason="limits of mem
 @pytest.mark.parametrize("size", [3 << 30, 1 << 60])
 def test_a_tar_bomb_is_refused(tmp_path, kind, size, little_memory):
     bomb = tmp_path / "b.tar.gz"
-    bomb.write_bytes(gzip.compress(_header(f"{PLACE}/kernel.o", size, kind)) + _zeros(3000))
+    bomb.write_bytes(gzip.compress(_header(f"{ENTRY}/kernel.o", size, kind)) + _zeros(3000))
     _refused(tmp_path, bomb)
 
 
@@ -82,7 +82,7 @@ def test_a_tar_bomb_is_refused(tmp_path, kind, size, little_memory):
 def test_a_zip_bomb_is_refused(tmp_path, little_memory):
     with (
         zipfile.ZipFile(tmp_path / "b.zip", "w", zipfile.ZIP_DEFLATED) as archive,
-        archive.open(f"{PLACE}/kernel.o", "w") as file,
+        archive.open(f"{ENTRY}/kernel.o", "w") as file,
     ):
         for _ in range(80):
             file.write(bytes(1 << 20))
@@ -93,7 +93,7 @@ def test_a_zip_bomb_is_refused(tmp_path, little_memory):
 def test_a_zip_that_lies_about_a_size_is_refused(tmp_path, little_memory):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(f"{PLACE}/{META}", bytes(70 << 20))
+        archive.writestr(f"{ENTRY}/{META}", bytes(70 << 20))
     raw, real = data.getvalue(), (70 << 20).to_bytes(4, "little")
     assert raw.count(real) == 2
     (tmp_path / "b.zip").write_bytes(raw.replace(real, (600).to_bytes(4, "little")))
@@ -143,7 +143,7 @@ def test_entries_strewn_over_an_archive_are_held_within_a_limit(tmp_path, monkey
     with zipfile.ZipFile(tmp_path / "m" / "b.zip", "w") as archive:
         for name in sorted(members, key=lambda n: n.rpartition("/")[2]):
             archive.writestr(name, members[name])
-        archive.writestr(f"{PLACE}/late", b"late")
+        archive.writestr(f"{ENTRY}/late", b"late")
     assert Cache(tmp_path / "one", []).import_bundle(tmp_path / "m" / "b.zip").imported == 1
     monkeypatch.setattr(bundle, "_HELD_LIMIT", 700)
     _refused(tmp_path, tmp_path / "m" / "b.zip", "too far from the other files")
@@ -151,21 +151,21 @@ def test_entries_strewn_over_an_archive_are_held_within_a_limit(tmp_path, monkey
 
 def _sparse(path):
     with tarfile.open(path, "w") as archive:
-        info = tarfile.TarInfo(f"{PLACE}/kernel.o")
+        info = tarfile.TarInfo(f"{ENTRY}/kernel.o")
         info.type = tarfile.GNUTYPE_SPARSE
         archive.addfile(info)
 
 
 def _pax_sparse(path):
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
-        info = tarfile.TarInfo(f"{PLACE}/kernel.o")
+        info = tarfile.TarInfo(f"{ENTRY}/kernel.o")
         info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.realsize": str(1 << 50)}
         archive.addfile(info)
 
 
 def _pax_size(path):
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
-        info = tarfile.TarInfo(f"{PLACE}/kernel.o")
+        info = tarfile.TarInfo(f"{ENTRY}/kernel.o")
         info.pax_headers = {"size": str(1 << 50)}
         archive.addfile(info)
 
@@ -177,7 +177,7 @@ def _pax_damaged(path):
 
 def _pax_outside(path):
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
-        info = tarfile.TarInfo(f"{PLACE}/kernel.o")
+        info = tarfile.TarInfo(f"{ENTRY}/kernel.o")
         info.pax_headers = {"path": "../" * 99 + "etc/passwd"}
         archive.addfile(info)
 
@@ -193,7 +193,7 @@ def _huge_name(path):
 
 
 def _negative(path):
-    info = tarfile.TarInfo(f"{PLACE}/kernel.o")
+    info = tarfile.TarInfo(f"{ENTRY}/kernel.o")
     raw = bytearray(info.tobuf(tarfile.GNU_FORMAT))
     raw[124:136] = b"\xff" * 12
     raw[148:156] = b" " * 8
@@ -210,7 +210,7 @@ def _folder_with_content(path):
 
 def _password(path):
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{PLACE}/kernel.o", b"x")
+        archive.writestr(f"{ENTRY}/kernel.o", b"x")
     raw = bytearray(path.read_bytes())
     raw[raw.index(b"PK\1\2") + 8] |= 1
     path.write_bytes(raw)
@@ -218,18 +218,18 @@ def _password(path):
 
 def _lzma(path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
-        archive.writestr(f"{PLACE}/kernel.o", b"x")
+        archive.writestr(f"{ENTRY}/kernel.o", b"x")
 
 
 def _zero_in_name(path):
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{PLACE}/kernelXo", b"x")
+        archive.writestr(f"{ENTRY}/kernelXo", b"x")
     path.write_bytes(path.read_bytes().replace(b"kernelXo", b"kernel\0o"))
 
 
 def _bad_name(path):
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{PLACE}/kernel\u00e9", b"x")
+        archive.writestr(f"{ENTRY}/kernel\u00e9", b"x")
     path.write_bytes(path.read_bytes().replace("\u00e9".encode(), b"\xff\xff"))
 
 
@@ -326,14 +326,14 @@ def _forged(tmp_path, edit):
     edit(payload)
     raw = manifest._render(payload)
     key = payload["key"]
-    place = entry.path
+    folder = entry.path
     if isinstance(key, dict):
         digest = manifest.Meta(key, KernelInfo(0, 0, 0, 0), {}).digest
-        place = entry.path.parents[1] / digest[:2] / digest
-        place.parent.mkdir(exist_ok=True, mode=0o700)
-        os.rename(entry.path, place) if place != entry.path else None
-    (place / META).write_bytes(raw)
-    return place
+        folder = entry.path.parents[1] / digest[:2] / digest
+        folder.parent.mkdir(exist_ok=True, mode=0o700)
+        os.rename(entry.path, folder) if folder != entry.path else None
+    (folder / META).write_bytes(raw)
+    return folder
 
 
 def _negative_size(payload):
@@ -388,11 +388,11 @@ def _registers_are_text(payload):
     ids=lambda edit: edit.__name__[1:],
 )
 def test_a_forged_manifest_is_damage_wherever_it_is_read(tmp_path, edit):
-    place = _forged(tmp_path, edit)
-    os.truncate(place / "kernel.o", 1 << 40)  # takes no space, and all of memory if it is read
+    folder = _forged(tmp_path, edit)
+    os.truncate(folder / "kernel.o", 1 << 40)  # takes no space, and all of memory if it is read
     cache = Cache(tmp_path / "there", [])
     assert cache.entries() == []
-    assert [damage.path for damage in cache.verify().damaged] == [str(place)]
+    assert [damage.path for damage in cache.verify().damaged] == [str(folder)]
     report = Cache(tmp_path / "here", []).import_bundle(tmp_path / "there")
     assert (report.imported, len(report.refused)) == (0, 1)
 

@@ -44,11 +44,11 @@ def test_a_file_that_others_can_write_is_not_read(deep, mode):
     _refused(deep, rf"can be written by others \(mode {mode:o}\)")
 
 
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("parent", [0, 1])
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o777])
-def test_a_file_below_a_folder_that_others_can_write_is_not_read(deep, place, mode):
-    deep.parents[place].chmod(mode)
-    _refused(deep, rf"lies in {deep.parents[place]}, which can be written by others")
+def test_a_file_below_a_folder_that_others_can_write_is_not_read(deep, parent, mode):
+    deep.parents[parent].chmod(mode)
+    _refused(deep, rf"lies in {deep.parents[parent]}, which can be written by others")
 
 
 def test_a_sticky_folder_above_is_as_good_as_tmp(deep):
@@ -57,12 +57,12 @@ def test_a_sticky_folder_above_is_as_good_as_tmp(deep):
 
 
 @as_root
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("parent", [0, 1])
 @pytest.mark.parametrize("mode", [0o755, 0o1777])
-def test_a_file_below_a_strangers_folder_is_not_read(deep, place, mode):
-    deep.parents[place].chmod(mode)
-    os.chown(deep.parents[place], STRANGER, -1)
-    _refused(deep, f"lies in {deep.parents[place]}, which belongs to user {STRANGER}")
+def test_a_file_below_a_strangers_folder_is_not_read(deep, parent, mode):
+    deep.parents[parent].chmod(mode)
+    os.chown(deep.parents[parent], STRANGER, -1)
+    _refused(deep, f"lies in {deep.parents[parent]}, which belongs to user {STRANGER}")
 
 
 @as_root
@@ -136,36 +136,36 @@ def test_the_owner_of_the_root_folder_counts_as_root(deep, monkeypatch):
     assert stat.S_ISREG(os.stat(deep).st_mode)
 
 
-def _open_place(tmp_path, how):
+def _open_folder(tmp_path, how):
     """Return a folder for temporary files in which another user may rename others' folders."""
-    place = tmp_path / "above" / "place"
-    place.mkdir(parents=True)
+    folder = tmp_path / "above" / "below"
+    folder.mkdir(parents=True)
     if how == "link":
         (tmp_path / "open").mkdir()
         (tmp_path / "open").chmod(0o777)
         link = tmp_path / "open" / "link"
-        link.symlink_to(place)
+        link.symlink_to(folder)
         return link
-    shared = place.parent if how == "parent" else place
+    shared = folder.parent if how == "parent" else folder
     shared.chmod({"group": 0o2775}.get(how, 0o777))
     if how == "stranger's":
-        place.chmod(0o755)
-        os.chown(place, STRANGER, STRANGER)
-    return place
+        folder.chmod(0o755)
+        os.chown(folder, STRANGER, STRANGER)
+    return folder
 
 
 @as_root
 @pytest.mark.parametrize("how", ["all", "group", "parent", "link", "stranger's"])
 def test_code_passes_through_no_folder_that_another_user_could_replace(tmp_path, monkeypatch, how):
-    place = _open_place(tmp_path, how)
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    folder = _open_folder(tmp_path, how)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with pytest.raises(trust.Untrusted, match=r"lies in|link"), scratch.scratch_folder():
         pass
     with pytest.raises(trust.Untrusted, match=r"lies in|link"):
-        scratch.kept_folder(str(place))
+        scratch.kept_folder(str(folder))
     with pytest.raises(CompilationError, match="set TMPDIR"), work_folder():
         pass
-    assert not list(place.iterdir())
+    assert not list(folder.iterdir())
 
 
 @as_root
@@ -173,15 +173,15 @@ def test_another_user_cannot_rename_a_scratch_folder(tmp_path, monkeypatch):
     for folder in (tmp_path, *tmp_path.parents):
         if not os.stat(folder).st_mode & stat.S_IXOTH:
             folder.chmod(0o711)  # so that the other user gets there
-    place = tmp_path / "place"
-    place.mkdir()
-    place.chmod(0o1777)
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    temporary.chmod(0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     rename = f"import os, sys\nos.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})\n"
     rename += "os.rename(sys.argv[1], sys.argv[1] + 'x')"
     with scratch.scratch_folder() as folder:
         command = ("-I", "-c", rename, folder)
         assert "PermissionError" in python(*command).stderr
         assert folder.is_dir()
-        place.chmod(0o777)  # as it must not be: the check is needed
+        temporary.chmod(0o777)  # as it must not be: the check is needed
         output_of(*command)

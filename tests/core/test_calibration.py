@@ -305,11 +305,11 @@ def test_no_time_and_too_few_launches_are_errors(card, own_file):
 
 
 def test_a_product_that_the_device_has_no_room_for_takes_no_other_with_it(card, monkeypatch):
-    race, asked = module.race, []
+    race, raced = module.race, []
 
     def full(plans, *more):
-        asked.append(plans)
-        if len(asked) == 2:
+        raced.append(plans)
+        if len(raced) == 2:
             raise MemoryError("the device is full")
         return race(plans, *more)
 

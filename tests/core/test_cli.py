@@ -97,9 +97,9 @@ def test_groups_are_planned_as_grouped_matmul_has_them(along, tmp_path):
     ],
 )
 def test_groups_that_are_none_end_in_a_sentence(words, said, tmp_path):
-    asked = ("plan", 96, 64, 32, "--groups", 4, "--target", "sm_90a", *words)
-    assert said in run(*asked, cache=tmp_path, code=2).stderr
-    assert said in run_json(*asked, cache=tmp_path, code=2)["error"]["message"]
+    requested = ("plan", 96, 64, 32, "--groups", 4, "--target", "sm_90a", *words)
+    assert said in run(*requested, cache=tmp_path, code=2).stderr
+    assert said in run_json(*requested, cache=tmp_path, code=2)["error"]["message"]
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

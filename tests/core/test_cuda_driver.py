@@ -1,4 +1,4 @@
-"""What is asked of the CUDA driver, of one that poses: devices, and the context of a thread."""
+"""What is requested of the CUDA driver, of one that poses: devices, and the context of a thread."""
 
 from __future__ import annotations
 

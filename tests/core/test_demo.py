@@ -65,22 +65,22 @@ def test_it_shows_every_backend_and_a_square_of_each_tensor_core():
     assert {("cute_wgmma", "sm_90a"), ("cute_tcgen05", "sm_100a")} <= squares
 
 
-def spoil(place):
+def spoil(index):
     """Return a matmul that leaves one wrong element."""
     right = api.matmul
 
     def matmul(a, b, out, **options):
         right(a, b, out, **options)
-        out[place] = np.nan if place == (0, 0) else out[place] * 1.5 + 1
+        out[index] = np.nan if index == (0, 0) else out[index] * 1.5 + 1
         return out
 
     return matmul
 
 
-@pytest.mark.parametrize("place", [(0, 0), (-1, -1)], ids=["unwritten", "wrong"])
+@pytest.mark.parametrize("index", [(0, 0), (-1, -1)], ids=["unwritten", "wrong"])
 @pytest.mark.parametrize("problem", demo.DEMO_PROBLEMS, ids=lambda p: str(p[3]))
 def test_one_wrong_element_of_any_problem_is_exit_code_1(
-    problem, place, monkeypatch, capsys, tmp_path
+    problem, index, monkeypatch, capsys, tmp_path
 ):
     monkeypatch.setattr(info, "capabilities", lambda: info.Capabilities((), ()))  # on the host
     monkeypatch.setattr(demo, "DEMO_TARGETS", ())
@@ -88,7 +88,7 @@ def test_one_wrong_element_of_any_problem_is_exit_code_1(
     assert demo.run_demo(as_json=True)
     assert json.loads(capsys.readouterr().out)["correct"]
 
-    monkeypatch.setattr(api, "matmul", spoil(place))
+    monkeypatch.setattr(api, "matmul", spoil(index))
     monkeypatch.setattr("sys.argv", ["unigemm", "demo", "--json"])
     with pytest.raises(SystemExit) as exit:
         cli.main()

@@ -155,13 +155,13 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("place", [0, 1, 2], ids=["a", "b", "out"])
+@pytest.mark.parametrize("index", [0, 1, 2], ids=["a", "b", "out"])
 @pytest.mark.parametrize("lie", LIES)
-def test_exports_that_do_not_fit_together_are_refused(lie, place):
+def test_exports_that_do_not_fit_together_are_refused(lie, index):
     arrays = [ones(2, 2), ones(2, 2), ones(2, 2)]
     unigemm.matmul(*arrays)
-    arrays[place] = Liar(np.ones((2, 2), "f4"), LIES[lie])
-    with pytest.raises(unigemm.UnsupportedProblem, match=("a", "b", "out")[place]):
+    arrays[index] = Liar(np.ones((2, 2), "f4"), LIES[lie])
+    with pytest.raises(unigemm.UnsupportedProblem, match=("a", "b", "out")[index]):
         unigemm.matmul(*arrays)
 
 
@@ -249,10 +249,10 @@ def test_jax_arrays_come_back_as_jax_arrays(dtype):
     jax, jnp = jax_numpy()
     x = (jnp.arange(6.0) - 2).reshape(2, 3).astype(dtype)
     offered = [offer.value for offer in output_dtypes(DType(dtype))]
-    for a, b, asked in ((x, x.T, offered[0]), (x[0], x.T, offered[0]), (x, x.T, offered[-1])):
-        got = unigemm.matmul(a, b, dtype=asked)
+    for a, b, requested in ((x, x.T, offered[0]), (x[0], x.T, offered[0]), (x, x.T, offered[-1])):
+        got = unigemm.matmul(a, b, dtype=requested)
         assert isinstance(got, jax.Array)
-        assert got.dtype == asked
+        assert got.dtype == requested
         np.testing.assert_array_equal(
             np.asarray(got, "f4"), np.asarray(a, "f4") @ np.asarray(b, "f4")
         )

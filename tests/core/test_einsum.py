@@ -51,18 +51,18 @@ def contractions(draw, most=3):
         shape = [1 if alone and draw(st.integers(0, 5)) == 0 else extent for extent in shape]
         text = "".join(indices)
         if dots and draw(st.booleans()):
-            place = draw(st.integers(0, len(indices)))
+            at = draw(st.integers(0, len(indices)))
             more = dots[draw(st.integers(0, len(dots))) :]
-            text = f"{text[:place]}...{text[place:]}"
-            shape = [*shape[:place], *more, *shape[place:]]
+            text = f"{text[:at]}...{text[at:]}"
+            shape = [*shape[:at], *more, *shape[at:]]
         parts.append(text)
         arrays.append(draw(views(shape, dtype, seed)))
     said = ",".join(parts)
     if draw(st.booleans()):
         letters = sorted({*said} - {*".,"})
         kept = draw(st.permutations(letters))[: draw(st.integers(0, len(letters)))]
-        place = draw(st.integers(0, len(kept)))
-        said += "->" + "".join((*kept[:place], "..." if "..." in said else "", *kept[place:]))
+        at = draw(st.integers(0, len(kept)))
+        said += "->" + "".join((*kept[:at], "..." if "..." in said else "", *kept[at:]))
     return said, arrays
 
 

@@ -31,7 +31,7 @@ KINDS = {
 FACTORS = ("none", "number", "array", "zero", "zero array")
 VALUES = {"number": 0.5, "array": 2.0, "zero": 0.0, "zero array": 0.0, "none": 1.0}
 #: How what is added lies: absent, a row, a column, all of it in either order, one element.
-PLACES = ("none", "row", "column", "full", "turned", "one")
+SHAPES = ("none", "row", "column", "full", "turned", "one")
 LAYOUTS = ("C", "F", "step")
 ACTIONS = (
     *((name, "") for name in (None, *ACTIVATIONS, *GRADIENTS)),
@@ -61,7 +61,7 @@ def lie(values, layout):
 
 
 def added(where, kind):
-    """Return what is added, in a place; None for nothing."""
+    """Return what is added, in a shape; None for nothing."""
     shape = {"row": (N,), "column": (M, 1), "one": (1, 1)}.get(where, (M, N))
     values = (RNG.integers(-4, 5, shape) / 2).astype(kind)
     return None if where == "none" else np.asfortranarray(values) if where == "turned" else values
@@ -101,59 +101,61 @@ def checked(kind, out, action, alpha, beta, scale, c_at, bias_at, layout, writte
     a, b = ((RNG.integers(-2, 3, s) / (1 if kind is np.int8 else 2)).astype(kind)
             for s in ((M, K), (K, N)))  # fmt: skip
     c, bias = added(c_at, aux), added(bias_at, aux)
-    asked = {name: x for name, x in (("c", c), ("bias", bias)) if x is not None}
+    requested = {name: x for name, x in (("c", c), ("bias", bias)) if x is not None}
     factors = {"alpha": alpha, "scale_d": scale} | ({} if c is None else {"beta": beta})
-    asked |= {name: factor(how, wide) for name, how in factors.items() if how != "none"}
+    requested |= {name: factor(how, wide) for name, how in factors.items() if how != "none"}
     x = VALUES[alpha] * (a.astype(np.float64) @ b.astype(np.float64))
     x = x + (0 if c is None else VALUES[beta] * c.astype(np.float64))
     x = np.broadcast_to(x + (0 if bias is None else bias.astype(np.float64)), (M, N))
     preact = None
     if activation is not None:
-        asked["activation"] = activation
+        requested["activation"] = activation
     if gate:
-        asked["gate_layout"] = gate
+        requested["gate_layout"] = gate
     if activation in GRADIENTS:
-        preact = asked["preact"] = added("full", aux)
+        preact = requested["preact"] = added("full", aux)
     elif activation is not None and written:
-        asked["preact_out"] = np.full((M, N), np.nan, wide)
+        requested["preact_out"] = np.full((M, N), np.nan, wide)
     if written:
-        asked["amax_out"] = np.full(1, np.nan, np.float32)
-        asked |= {} if gate else {"bias_grad_out": np.full(N, np.nan, wide)}
+        requested["amax_out"] = np.full(1, np.nan, np.float32)
+        requested |= {} if gate else {"bias_grad_out": np.full(N, np.nan, wide)}
     y = wanted_of(x, activation, gate, preact)
     d = lie(np.zeros(y.shape, out), layout)
     case = (kind, out, action, alpha, beta, scale, c_at, bias_at, layout, written)
     with np.errstate(all="ignore"):
-        if not asked:
-            asked["alpha"] = 1.0
-        assert unigemm.matmul(a, b, out=d, **asked) is d, case
+        if not requested:
+            requested["alpha"] = 1.0
+        assert unigemm.matmul(a, b, out=d, **requested) is d, case
     exact = rounded(y * VALUES[scale], out)
     unit = 1.0 if np.dtype(out).kind == "i" else float(ml_dtypes.finfo(out).eps)
     close = np.abs(d.astype(np.float64) - exact) <= unit * (np.abs(exact) + (unit == 1)) + 1e-5
     assert close.all(), (case, d, exact)
     results = {"preact_out": x, "amax_out": np.abs(y).max(), "bias_grad_out": y.sum(0)}
     for name, right in results.items():
-        if name in asked:
-            np.testing.assert_allclose(asked[name], right, rtol=1e-5, atol=1e-4, err_msg=str(case))
+        if name in requested:
+            np.testing.assert_allclose(
+                requested[name], right, rtol=1e-5, atol=1e-4, err_msg=str(case)
+            )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: np.dtype(kind).name)
 @pytest.mark.parametrize("action", ACTIONS, ids=str)
 def test_all_factors_go_with_all_activations_and_types(kind, action):
-    """Numbers and arrays of one element, also zeros, in all three places."""
+    """Numbers and arrays of one element, also zeros, for all three factors."""
     for number, (alpha, beta, scale) in some(product(FACTORS, repeat=3), 16, (kind, action)):
         outs = KINDS[kind]
         checked(
             kind, outs[number % len(outs)], action, alpha, beta, scale,
-            PLACES[number % 6] if beta == "none" else PLACES[1 + number % 5],
-            PLACES[number // 6 % 6], LAYOUTS[number % 3], bool(number // 3 % 2),
+            SHAPES[number % 6] if beta == "none" else SHAPES[1 + number % 5],
+            SHAPES[number // 6 % 6], LAYOUTS[number % 3], bool(number // 3 % 2),
         )  # fmt: skip
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=str)
-def test_all_places_go_with_all_activations_and_layouts(action):
+def test_all_shapes_go_with_all_activations_and_layouts(action):
     """What is added, and the results, wherever they lie."""
     kinds = [*KINDS]
-    for number, case in some(product(PLACES, PLACES, LAYOUTS, (False, True)), 24, action):
+    for number, case in some(product(SHAPES, SHAPES, LAYOUTS, (False, True)), 24, action):
         kind = kinds[number % len(kinds)]
         c_at, bias_at, layout, written = case
         factors = [FACTORS[(number + i * (i + number // 5)) % 5] for i in range(3)]

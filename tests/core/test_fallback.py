@@ -81,9 +81,9 @@ def test_a_named_backend_that_cannot_raises_and_so_does_a_plan(gpu, what, kind):
     setattr(best, what, raising(RuntimeError("a raw error")))
     a, b = operands(driver)
     plan = unigemm.plan(a, b)
-    for asked in ({"backend": "fake"}, {"plan": plan}):
+    for requested in ({"backend": "fake"}, {"plan": plan}):
         with pytest.raises(kind, match=r"'fake'.*a raw error"):
-            unigemm.matmul(a, b, **asked)
+            unigemm.matmul(a, b, **requested)
     assert not second.loaded
 
 
@@ -109,9 +109,9 @@ def test_never_compiling_names_the_kernel_and_takes_what_the_cache_has(gpu, monk
     a, b = operands(driver)
     monkeypatch.setenv("UNIGEMM_COMPILE", "never")
     digest = best.key(unigemm.plan(a, b, backend="fake")).digest[:16]
-    for asked in ({}, {"backend": "fake"}):
+    for requested in ({}, {"backend": "fake"}):
         with pytest.raises(BackendUnavailable, match=f"kernel {digest} of fake .*is never"):
-            unigemm.matmul(a, b, **asked)
+            unigemm.matmul(a, b, **requested)
     assert not best.compiled
     assert not second.compiled
     monkeypatch.setenv("UNIGEMM_COMPILE", "auto")
@@ -123,7 +123,7 @@ def test_never_compiling_names_the_kernel_and_takes_what_the_cache_has(gpu, monk
 
 
 class Stranger(Backend):
-    """A backend on the CPU, which lacks a part and is therefore asked nothing."""
+    """A backend on the CPU, which lacks a part and is therefore not searched."""
 
     name = "stranger"
     unsupported_reason = candidates = bind = raising(AssertionError("unasked"))

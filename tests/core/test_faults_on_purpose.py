@@ -237,12 +237,12 @@ def other_folders(monkeypatch):
     as_at_the_start(Path(os.environ["UNIGEMM_CACHE_DIR"]))
 
 
-def call_faults(monkeypatch: pytest.MonkeyPatch, place: Any, name: str):
+def call_faults(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str):
     """Replace a function by one that meets the fault of the moment; return what sets that.
 
     Bound calls keep the function, so it is one for all runs.
     """
-    real, faults = getattr(place, name), []
+    real, faults = getattr(owner, name), []
 
     def call(*args, **kwargs):
         for fault in faults:
@@ -258,7 +258,7 @@ def call_faults(monkeypatch: pytest.MonkeyPatch, place: Any, name: str):
         finally:
             faults.clear()
 
-    monkeypatch.setattr(place, name, call)
+    monkeypatch.setattr(owner, name, call)
     return meeting
 
 
@@ -316,13 +316,13 @@ def test_the_next_product_is_right_whatever_failed_in_the_one_before(
     driver, products = device
     options = {"bias": driver.ones((3,)), "activation": "relu"} if epilogue else {}
     make, may_raise = OF_DEVICES[kind]
-    place = fake_gpu.Driver if kind == "empty" else fake_gpu.FakeBackend
+    owner = fake_gpu.Driver if kind == "empty" else fake_gpu.FakeBackend
     met = every_nth(
         tmp_path,
         empty,
         lambda folder: products(**options),
         lambda folder, result: products(**options),
-        faults=call_faults(monkeypatch, place, kind),
+        faults=call_faults(monkeypatch, owner, kind),
         makes=(make,),
         may_raise=may_raise,
     )

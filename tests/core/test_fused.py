@@ -548,13 +548,13 @@ def test_a_plan_is_for_its_epilogue_alone():
 
 def test_plans_with_an_epilogue_are_json_and_may_be_used_again():
     spec = unigemm.ArraySpec((5, 6), "float32")
-    asked = {"c": random_array((5, 6)), "activation": "gelu", "alpha": 2}
-    plan = unigemm.plan(A, B, **asked)
-    assert plan.problem.epilogue == unigemm.plan(A, B, **{**asked, "c": spec}).problem.epilogue
+    requested = {"c": random_array((5, 6)), "activation": "gelu", "alpha": 2}
+    plan = unigemm.plan(A, B, **requested)
+    assert plan.problem.epilogue == unigemm.plan(A, B, **{**requested, "c": spec}).problem.epilogue
     again = unigemm.Plan.from_json(plan.to_json())
     assert again == plan
-    got = unigemm.matmul(A, B, plan=again, **asked)
-    np.testing.assert_array_equal(got, unigemm.matmul(A, B, **asked))
+    got = unigemm.matmul(A, B, plan=again, **requested)
+    np.testing.assert_array_equal(got, unigemm.matmul(A, B, **requested))
     assert "ndtr" in str(plan.problem)
 
 
@@ -586,17 +586,17 @@ def test_the_examples_of_the_page_about_epilogues_are_right():
 
 def test_the_command_line_names_epilogues_by_words():
     run = CliRunner().invoke
-    asked = ["64", "64", "64", "--target", "sm_90a", "--dtype", "bfloat16"]
-    found = run(app, ["plan", *asked, "--epilogue", "bias,gelu_tanh", "--json"])
+    sizes = ["64", "64", "64", "--target", "sm_90a", "--dtype", "bfloat16"]
+    found = run(app, ["plan", *sizes, "--epilogue", "bias,gelu_tanh", "--json"])
     assert found.exit_code == 0, found.output
     epilogue = json.loads(found.output)["problem"]["epilogue"]
     assert [x["along"] for x in epilogue["arrays"]] == ["n"]
-    said = run(app, ["plan", *asked, "--epilogue", "c, dsilu,amax_out", "--top", "1"]).output
+    said = run(app, ["plan", *sizes, "--epilogue", "c, dsilu,amax_out", "--top", "1"]).output
     assert "the epilogue reads 16384 bytes, and writes 4 beside D" in said
     for words in ("bias,swiglu,halves", "halves,swiglu,bias"):
-        found = json.loads(run(app, ["plan", *asked, "--epilogue", words, "--json"]).output)
+        found = json.loads(run(app, ["plan", *sizes, "--epilogue", words, "--json"]).output)
         assert found["problem"]["epilogue"]["halves"]
-    found = json.loads(run(app, ["plan", *asked, "--epilogue", "bias_grad_out", "--json"]).output)
+    found = json.loads(run(app, ["plan", *sizes, "--epilogue", "bias_grad_out", "--json"]).output)
     assert [x["along"] for x in found["problem"]["epilogue"]["totalled"]] == ["n"]
     with pytest.raises(UnsupportedProblem, match="not known"):
         fused_specs("bias,swish", *[unigemm.ArraySpec((2, 2), "float32")] * 2)

@@ -68,25 +68,25 @@ def test_a_kernel_without_a_workspace_asks_for_no_graph(gpu, monkeypatch):
 
 
 class Runtime(SimpleNamespace):
-    """What is asked of CUDA, in the order in which it is asked."""
+    """What is requested of CUDA, in order."""
 
     CUDARuntimeError = ZeroDivisionError
 
     def __init__(self, capturing=True, refuses=False):
-        super().__init__(capturing=capturing, refuses=refuses, asked=[])
+        super().__init__(capturing=capturing, refuses=refuses, requests=[])
 
     def streamIsCapturing(self, stream):
-        self.asked.append(("captures", stream))
+        self.requests.append(("captures", stream))
         return self.capturing
 
     def mallocAsync(self, size, stream):
         if self.refuses:
             raise self.CUDARuntimeError("not supported")
-        self.asked.append(("malloc", size, stream))
+        self.requests.append(("malloc", size, stream))
         return 0x7000
 
     def freeAsync(self, address, stream):
-        self.asked.append(("free", address, stream))
+        self.requests.append(("free", address, stream))
 
 
 def memory(monkeypatch, runtime, stream=0x100):
@@ -100,9 +100,9 @@ def test_the_graph_allocates_before_and_frees_after_the_launch(monkeypatch):
     runtime = Runtime()
     runtime.getDevice = int
     with memory(monkeypatch, runtime) as address:
-        runtime.asked.append("launch")
+        runtime.requests.append("launch")
     expected = [("captures", 256), ("malloc", 64, 256), "launch", ("free", 0x7000, 256)]
-    assert (address, runtime.asked) == (0x7000, expected)
+    assert (address, runtime.requests) == (0x7000, expected)
 
 
 def test_what_is_not_captured_comes_from_the_pool(monkeypatch):
@@ -112,7 +112,7 @@ def test_what_is_not_captured_comes_from_the_pool(monkeypatch):
     for legacy in (0, 1):  # cannot be captured; asking it ends another stream's capture
         runtime.capturing = True
         assert memory(monkeypatch, runtime, legacy) is None
-    assert runtime.asked == [("captures", 256)]
+    assert runtime.requests == [("captures", 256)]
 
 
 def test_a_graph_that_cannot_hold_a_workspace_is_a_typed_error(monkeypatch):

@@ -1,4 +1,4 @@
-"""The places of groups and of scales of rows and blocks in problems, sizes and plans."""
+"""Where groups, and scales of rows and blocks, are kept in problems, sizes and plans."""
 
 from __future__ import annotations
 

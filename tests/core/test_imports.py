@@ -112,7 +112,7 @@ def circle_in(edges):
 
 
 def imports(path, *, functions, names=False, types=False):
-    """Yield (dots, name) of the imports that run; those inside functions only where asked for.
+    """Yield (dots, name) of the imports that run; those inside functions only on request.
 
     With `names` every name that is taken of a module is one, too: it may be a module of a package.
     With `types` also what only checkers of types run.
@@ -251,7 +251,7 @@ def test_core_modules_know_no_kernel_language_and_load_no_heavy_library(path):
     own = {"tvm_ffi"} if calls else set()
     assert not everywhere & ({"cutlass", "tvm_ffi", "triton"} - own)
     at_once = {first(name) for dots, name in imports(path, functions=False) if not dots}
-    # A framework's own room is imported only by whoever asks for it.
+    # A framework's own room is imported only by whoever needs it.
     own = {first(name_of(path))}
     if name_of(path) in {"activations", "epilogue", "planning.fingerprint"} or own == {"jax"}:
         own.add("numpy")  # these are imported by the first call that has an epilogue

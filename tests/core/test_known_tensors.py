@@ -111,8 +111,8 @@ def test_known_calls_see_all_that_decides_a_product(name):
             assert torch.equal(got, expected(a @ b, bias)), (first, second)
 
 
-@pytest.mark.parametrize("place", ["a", "b", "out"])
-def test_a_known_or_prepared_call_refuses_what_holds_no_numbers(place):
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_a_known_or_prepared_call_refuses_what_holds_no_numbers(name):
     a, b, _ = arrays()
     out = torch.zeros(M, N)
     prepared = unigemm.prepare(a, b, out)
@@ -121,7 +121,7 @@ def test_a_known_or_prepared_call_refuses_what_holds_no_numbers(place):
     def given():
         return {"a": numbers(M, K), "b": numbers(K, N), "out": torch.zeros(M, N)}
 
-    x = given()[place]
+    x = given()[name]
     bad = {
         "negated": x._neg_view(),
         "recorded": x.clone().requires_grad_(),
@@ -142,7 +142,7 @@ def test_a_known_or_prepared_call_refuses_what_holds_no_numbers(place):
             for _ in range(3):
                 call(*given().values())
             with pytest.raises(unigemm.UnsupportedProblem):
-                call(*(given() | {place: wrong}).values())
+                call(*(given() | {name: wrong}).values())
             assert torch.equal(call(*given().values()), a @ b), kind
 
 
@@ -183,7 +183,7 @@ VIEWS = {
 }
 
 
-def asked(call, given):
+def operations(call, given):
     """Return the operations of PyTorch in a call, each as often as it is there."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         call(*given)
@@ -191,10 +191,10 @@ def asked(call, given):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_known_call_asks_pytorch_for_nothing_but_its_result(name):
+def test_a_known_call_requests_nothing_of_pytorch_but_its_result(name):
     given = settled(CALLS[name])
-    made = asked(lambda a, b, bias: [view(a, b) for view in VIEWS.get(name, ())], given)
-    assert asked(CALLS[name], given) - made <= Counter(("aten::empty_strided",))
+    made = operations(lambda a, b, bias: [view(a, b) for view in VIEWS.get(name, ())], given)
+    assert operations(CALLS[name], given) - made <= Counter(("aten::empty_strided",))
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if not name.startswith("unigemm")])
@@ -215,14 +215,14 @@ def test_autocast_and_gradients_begin_and_end_between_known_calls(name):
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if not name.startswith("unigemm")])
-def test_a_step_with_gradients_asks_the_dispatcher_for_no_operator(name):
+def test_a_step_with_gradients_runs_no_operator_of_the_dispatcher(name):
     given = [x.requires_grad_() for x in arrays()]
 
     def step(*given):
         CALLS[name](*given).sum().backward()
 
     step(*given)
-    assert not [key for key in asked(step, given) if key.startswith("unigemm::")]
+    assert not [key for key in operations(step, given) if key.startswith("unigemm::")]
 
 
 def complex_numbers(*shape):

@@ -185,16 +185,16 @@ def test_a_function_that_changes_the_names_of_its_arguments_changes_nothing_of_t
 
 @pytest.mark.parametrize("options", [{}, {"activation": "relu"}], ids=["plain", "fused"])
 @pytest.mark.parametrize("when", range(6))
-def test_a_dtype_that_changes_an_array_when_it_is_asked_is_refused(when, options):
+def test_a_dtype_that_changes_an_array_when_it_is_read_is_refused(when, options):
     out = np.ones((N, N), np.float32)
 
     class Kind:
-        asked = 0
+        reads = 0
 
         @property
         def dtype(self):
-            self.asked += 1
-            if self.asked == 1 + when:
+            self.reads += 1
+            if self.reads == 1 + when:
                 out.resize((4 * N, N), refcheck=False)
             return np.dtype(np.float32)
 
@@ -202,6 +202,6 @@ def test_a_dtype_that_changes_an_array_when_it_is_asked_is_refused(when, options
     try:
         unigemm.matmul(a, a, out, dtype=kind, **options)
     except UnsupportedProblem:
-        assert kind.asked > when
+        assert kind.reads > when
     else:
-        assert kind.asked <= when
+        assert kind.reads <= when

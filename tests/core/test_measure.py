@@ -220,7 +220,7 @@ def test_integers_have_no_error():
 
 
 class Checker:
-    """Keeps what a device is asked to check with."""
+    """Keeps what a device is to check with."""
 
     def worst_ratio(self, a, b, out, factor, rounding):
         self.factor, self.rounding = factor, rounding

@@ -113,16 +113,16 @@ def test_out_that_shares_memory_with_an_input_gets_the_right_product(code):
     wide = np.dtype(np.float32 if "float8" in dtype.name else np.int32)
     result_type = wide if dtype.itemsize == 1 and dtype.kind not in "?bu" else dtype
     rng = np.random.default_rng(1)
-    for place in range(4):
+    for kind in range(4):
         memory = np.zeros(2000, np.uint8)
         memory = memory[-memory.ctypes.data % 64 :]
         a = memory[: 36 * dtype.itemsize].view(dtype).reshape(6, 6)
         b = random_array(rng, (6, 6), dtype)
         a[...] = random_array(rng, (6, 6), dtype)
         size = 36 * result_type.itemsize
-        start = (0, result_type.itemsize, 6 * result_type.itemsize, 0)[place]
+        start = (0, result_type.itemsize, 6 * result_type.itemsize, 0)[kind]
         out = memory[start : start + size].view(result_type).reshape(6, 6)
-        out = out.T if place == 3 else out
+        out = out.T if kind == 3 else out
         options = {"dtype": "int32"} if dtype == np.int8 else {}
         for first, second in ((a, b), (b, a), (a, a)):
             expected = unigemm.matmul(first.copy(), second.copy())
@@ -361,7 +361,7 @@ def test_libraries_that_promote_nothing_multiply_integers_of_one_type_alone():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     library = library_of(torch.ones(1), "a")
     specs = {name: ArraySpec((4, 4), name).layout for name in ("int16", "int64", "float32")}
-    for x, y, asked, found in (
+    for x, y, requested, found in (
         ("int16", "int16", None, DType.INT16),
         ("int64", "int64", "int64", DType.INT64),
         ("int16", "int64", None, None),
@@ -369,7 +369,7 @@ def test_libraries_that_promote_nothing_multiply_integers_of_one_type_alone():
         ("float32", "float32", "float64", None),
     ):
         named = {"a": specs[x], "b": specs[y]}
-        options = Options(dtype=asked)
+        options = Options(dtype=requested)
         seen = with_conversion(named, options, fused=False, promotes=library.promotes)
         assert seen.converted is found
 

@@ -233,11 +233,11 @@ extents = st.integers(0, 4)
 @settings(max_examples=400)
 @given(st.lists(st.tuples(st.integers(-7, 20), st.integers(1, 4)), max_size=4))
 def test_self_overlap_is_told_exactly(dims):
-    places = [
+    addresses = [
         sum(i * step for i, (step, _) in zip(index, dims, strict=True))
         for index in itertools.product(*(range(extent) for _, extent in dims))
     ]
-    assert overlaps_itself(dims) == (len(set(places)) < len(places))
+    assert overlaps_itself(dims) == (len(set(addresses)) < len(addresses))
 
 
 def test_a_result_that_overlaps_itself_is_named_and_so_are_its_strides():
@@ -356,7 +356,7 @@ def test_what_is_no_plain_array_is_refused_with_how_to_make_one(kind):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("place", ["a", "b", "out"])
+@pytest.mark.parametrize("name", ["a", "b", "out"])
 @pytest.mark.parametrize(
     "x",
     [
@@ -371,11 +371,11 @@ def test_what_is_no_plain_array_is_refused_with_how_to_make_one(kind):
     ],
     ids=["units", "masked", "matrix", "record", "chararray", "object", "structure", "text"],
 )
-def test_arrays_of_more_than_numbers_are_refused_in_every_place(x, place):
+def test_arrays_of_more_than_numbers_are_refused_as_any_argument(x, name):
     arrays = {name: np.ones((2, 2)) for name in ("a", "b", "out")}
     unigemm.matmul(*arrays.values())
-    arrays[place] = x
-    with pytest.raises(unigemm.UnsupportedProblem, match=place):
+    arrays[name] = x
+    with pytest.raises(unigemm.UnsupportedProblem, match=name):
         unigemm.matmul(*arrays.values())
 
 
@@ -501,19 +501,19 @@ def torch_refusals():
         "float8",
     ],
 )
-@pytest.mark.parametrize("place", ["a", "b", "out"])
-def test_a_tensor_whose_memory_is_not_its_value_is_refused_in_every_place(kind, place):
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_a_tensor_whose_memory_is_not_its_value_is_refused_as_any_argument(kind, name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     tensor, words = torch_refusals()[kind]
     arrays = {"a": torch.ones(2, 2), "b": torch.ones(2, 2), "out": torch.zeros(2, 2)}
     # Calls of the same kind have been bound before: each one is checked anew.
     unigemm.matmul(arrays["a"], arrays["b"], arrays["out"])
-    unigemm.matmul(*(arrays | {place: torch.ones(2, 2, dtype=torch.cfloat).imag}).values())
-    arrays[place] = tensor
+    unigemm.matmul(*(arrays | {name: torch.ones(2, 2, dtype=torch.cfloat).imag}).values())
+    arrays[name] = tensor
     with pytest.raises(unigemm.UnsupportedProblem) as caught:
         unigemm.matmul(*arrays.values())
     assert words in str(caught.value)
-    assert place in str(caught.value)
+    assert name in str(caught.value)
 
 
 def test_tensors_inside_function_transforms_are_refused():

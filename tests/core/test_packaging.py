@@ -39,8 +39,8 @@ def untracked():
 
 
 def packages(paths):
-    places = (path.parent.relative_to(ROOT).parts for path in paths)
-    return {".".join(("unigemm", *parts) if parts[0] == "backends" else parts) for parts in places}
+    folders = (path.parent.relative_to(ROOT).parts for path in paths)
+    return {".".join(("unigemm", *parts) if parts[0] == "backends" else parts) for parts in folders}
 
 
 def test_the_package_list_is_the_tree():
@@ -96,14 +96,14 @@ def test_the_core_needs_no_package_of_an_extra():
     assert output_of(script, "--hide", PYTHONPATH=ROOT).split() == ["ok"]
 
 
-@pytest.mark.parametrize("place", ["beside the clone", "in the clone", "elsewhere"])
-def test_an_editable_install_is_found_from_any_folder(place, tmp_path):
+@pytest.mark.parametrize("where", ["beside the clone", "in the clone", "elsewhere"])
+def test_an_editable_install_is_found_from_any_folder(where, tmp_path):
     """By its one path entry: a folder named unigemm beside the script must not hide the package."""
     clone = tmp_path / "unigemm"
     shutil.copytree(ROOT / "unigemm", clone / "unigemm", ignore=shutil.ignore_patterns("__pyc*"))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    folder = {"beside the clone": tmp_path, "in the clone": clone, "elsewhere": elsewhere}[place]
+    folder = {"beside the clone": tmp_path, "in the clone": clone, "elsewhere": elsewhere}[where]
     # An editable install adds the clone to the path, behind the working folder.
     code = f"import sys; sys.path.insert(1, {str(clone)!r}); import unigemm; "
     code += "print(unigemm.__file__, unigemm.matmul.__name__)"

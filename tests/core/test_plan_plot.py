@@ -38,14 +38,14 @@ def test_tiles_are_counted_in_the_order_of_the_raster(order, group, cluster):
     size = cluster[0] * cluster[1]
     rows, columns = ceil(10 / cluster[0]), ceil(14 / cluster[1])
     swept, grouped = (rows, columns) if order == "m" else (columns, rows)
-    places = [
+    tiles = [
         (along, across) if order == "m" else (across, along)
         for band in range(0, grouped, group)
         for along in range(swept)
         for across in range(band, min(band + group, grouped))
     ]
     expected = np.full((10, 14), -1)
-    for index, (i, j) in enumerate(places):
+    for index, (i, j) in enumerate(tiles):
         expected[i * cluster[0] : (i + 1) * cluster[0], j * cluster[1] : (j + 1) * cluster[1]] = (
             index // (8 // size)
         )

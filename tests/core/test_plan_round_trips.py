@@ -34,7 +34,7 @@ def named(draw, shape, dtype):
     aux = wide if dtype in ("int8", "float8_e4m3fn") else draw(st.sampled_from([dtype, wide]))
     if dtype == "float64":
         aux = dtype
-    asked = {}
+    requested = {}
 
     def factor():
         numbers = st.sampled_from([0, 1, 2.5, -1e30, float("inf")])
@@ -42,30 +42,30 @@ def named(draw, shape, dtype):
         return draw(st.one_of(numbers, arrays))
 
     if draw(st.booleans()):
-        asked["c"] = draw(broadcast(shape, aux))
+        requested["c"] = draw(broadcast(shape, aux))
         if draw(st.booleans()):
-            asked["beta"] = factor()
+            requested["beta"] = factor()
     for name in ("alpha", "scale_d"):
         if draw(st.booleans()):
-            asked[name] = factor()
+            requested[name] = factor()
     if draw(st.booleans()):
-        asked["bias"] = draw(broadcast(shape, aux))
+        requested["bias"] = draw(broadcast(shape, aux))
     activation = draw(st.sampled_from([None, *ACTIVATIONS, *GATED, *GATED, *GRADIENTS]))
     if activation in GATED and shape[-1] % 2:
         activation = None
     if activation is not None:
-        asked["activation"] = activation
+        requested["activation"] = activation
     if activation in GATED:
-        asked["gate_layout"] = draw(st.sampled_from(["interleaved", "halves"]))
+        requested["gate_layout"] = draw(st.sampled_from(["interleaved", "halves"]))
     if activation in GRADIENTS:
-        asked["preact"] = draw(broadcast(shape, aux))
+        requested["preact"] = draw(broadcast(shape, aux))
     elif activation is not None and draw(st.booleans()):
-        asked["preact_out"] = SPEC(shape, wide)
+        requested["preact_out"] = SPEC(shape, wide)
     if draw(st.booleans()):
-        asked["amax_out"] = SPEC((1,), "float32")
+        requested["amax_out"] = SPEC((1,), "float32")
     if activation not in GATED and len(shape) == 2 and draw(st.booleans()):
-        asked["bias_grad_out"] = SPEC(draw(st.sampled_from([shape[1:], (shape[0], 1)])), wide)
-    return asked
+        requested["bias_grad_out"] = SPEC(draw(st.sampled_from([shape[1:], (shape[0], 1)])), wide)
+    return requested
 
 
 @st.composite
@@ -106,24 +106,24 @@ def test_every_plan_survives_the_way_through_a_file(data):
     stack = data.draw(st.sampled_from([(), (), (2,)]))
     orders = data.draw(st.tuples(*[st.sampled_from("CF")] * 2))
     a, b = SPEC((*stack, m, k), dtype, order=orders[0]), SPEC((k, n), dtype, order=orders[1])
-    asked = data.draw(st.one_of(named((*stack, m, n), dtype), function((*stack, m, n), dtype)))
-    narrow = dtype != "float64" and bool(asked) and data.draw(st.booleans())
+    requested = data.draw(st.one_of(named((*stack, m, n), dtype), function((*stack, m, n), dtype)))
+    narrow = dtype != "float64" and bool(requested) and data.draw(st.booleans())
     options = {"dtype": data.draw(st.sampled_from(["int8", "float8_e5m2"]))} if narrow else {}
     target = data.draw(st.sampled_from(TARGETS))
     try:
-        plan = unigemm.plan(a, b, target=target, **options, **asked)
+        plan = unigemm.plan(a, b, target=target, **options, **requested)
     except UnsupportedProblem:
         return
     again = unigemm.Plan.from_json(plan.to_json())
     assert again == plan
     if target == "cpu" and max(m, n, k) <= 64:
-        given = {name: array_of(x) for name, x in asked.items()}
+        given = {name: array_of(x) for name, x in requested.items()}
         with np.errstate(all="ignore"):
             unigemm.matmul(array_of(a), array_of(b), plan=again, **options, **given)
 
 
 @pytest.mark.parametrize(
-    ("what", "asked"),
+    ("what", "requested"),
     [
         ("numbers", lambda: {
             "epilogue": lambda acc, **s: acc + sum(s.values()),
@@ -133,11 +133,11 @@ def test_every_plan_survives_the_way_through_a_file(data):
         ("steps", lambda: {"epilogue": long}),
     ],
 )  # fmt: skip
-def test_what_no_plan_may_have_is_refused_by_plans_and_calls(what, asked):
+def test_what_no_plan_may_have_is_refused_by_plans_and_calls(what, requested):
     a = np.ones((4, 4), np.float32)
     for call in (unigemm.plan, unigemm.matmul):
         with pytest.raises(UnsupportedProblem, match=rf"at most \d+ {what}.*; compute"):
-            call(a, a, **asked())
+            call(a, a, **requested())
 
 
 def long(acc):

@@ -29,8 +29,8 @@ def two(acc, s):
     return acc, acc * s
 
 
-#: What is asked beside a and b. Arrays are NumPy's, and are converted for other libraries.
-ASKED = {
+#: What is requested besides a and b. Arrays are NumPy's, and are converted for other libraries.
+REQUESTED = {
     "plain": {},
     "dtype": {"dtype": "float32", "precision": "tf32"},
     "bias": {"bias": ROW, "activation": "relu"},
@@ -73,17 +73,17 @@ def plain(x):
 @pytest.mark.parametrize("back", [lambda f: f, lambda f: pickle.loads(pickle.dumps(f))],
                          ids=["here", "pickled"])  # fmt: skip
 @pytest.mark.parametrize("make", [numpy_array, torch_tensor, jax_array])
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", REQUESTED)
 def test_it_computes_what_matmul_does(name, make, back):
     if name == "written" and make is jax_array:
         pytest.skip("JAX's arrays are never written")
-    options = converted(ASKED[name], make)
+    options = converted(REQUESTED[name], make)
     a, b = make(A), make(B)
     function = back(unigemm.prepare(a, b, **options))
     expected = plain(unigemm.matmul(a, b, **options))
     for _ in range(3):
         a, b = make(A), make(B)
-        fresh = converted(aux(ASKED[name]), make)
+        fresh = converted(aux(REQUESTED[name]), make)
         got = function(a, b, **fresh)
         np.testing.assert_array_equal(plain(got), expected)
         if name == "written":
@@ -103,9 +103,9 @@ def test_groups_are_divided_anew_by_each_call(name, make, back):
     function = back(unigemm.prepare(make(a), make(stack), **{name: make(ends)}, **given))
     for new in (ends, np.array([0, 4, 6], "i4")):
         got = function(make(a), make(stack), **{name: make(new)}, bias=make(ROW))
-        asked = {name: new} if name == "rows" else {}
+        rows = {name: new} if name == "rows" else {}
         offsets = () if name == "rows" else (new,)
-        expected = unigemm.grouped_matmul(a, stack, *offsets, **asked, bias=ROW, activation="relu")
+        expected = unigemm.grouped_matmul(a, stack, *offsets, **rows, bias=ROW, activation="relu")
         np.testing.assert_array_equal(plain(got), expected)
     with pytest.raises(UnsupportedProblem, match=f"prepared with an array as {name}"):
         function(make(a), make(stack), bias=make(ROW))

@@ -1,4 +1,4 @@
-"""`Request`, the one list of what a call asks for: who must agree with it, and how arrays go in."""
+"""`Request`, the one list of what a call requests: who must agree with it, and how arrays go in."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def test_the_arguments_of_matmul_are_the_fields_of_a_request():
 
 @pytest.mark.parametrize("module", ["api", "grouped"])
 def test_each_argument_alone_goes_into_its_field(monkeypatch, module):
-    asked = []
+    requests = []
     module = importlib.import_module(f"unigemm.{module}")
-    monkeypatch.setattr(module, "compute", lambda *parts: asked.append(Request.of(*parts)))
+    monkeypatch.setattr(module, "compute", lambda *parts: requests.append(Request.of(*parts)))
     function = module.matmul if hasattr(module, "matmul") else module.grouped_matmul
     function(A, B)
-    (nothing,) = asked
+    (nothing,) = requests
     named = inspect.signature(function).parameters.values()
     for name in [x.name for x in named if x.kind is not x.POSITIONAL_ONLY]:
         given = object()
         function(A, B, **{name: given})
-        assert asked[-1] == nothing._replace(**{name: given}), name
-        assert Request.of(*asked[-1].parts) == asked[-1]
+        assert requests[-1] == nothing._replace(**{name: given}), name
+        assert Request.of(*requests[-1].parts) == requests[-1]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda x: x[1])
@@ -66,8 +66,13 @@ def test_what_functions_repeat_of_options_follows_from_requests_and_types(functi
 def test_the_types_of_its_options_are_of_the_same_fields():
     assert {*types.MatmulOptions.__annotations__} == {*Request._fields} - OPERANDS - GROUPED
     own = {*types.MatmulOptions.__annotations__} - {*types.EpilogueOptions.__annotations__}
-    asked = {*inspect.signature(unigemm.plan).parameters} | {"plan", "stream", "axes", "casting"}
-    assert own <= asked
+    planned = {*inspect.signature(unigemm.plan).parameters} | {
+        "plan",
+        "stream",
+        "axes",
+        "casting",
+    }
+    assert own <= planned
     given = {*inspect.signature(unigemm.autotune).parameters}
     assert own - given == {"plan", "stream", "axes", "casting", "batch_invariant"}
 

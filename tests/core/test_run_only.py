@@ -99,10 +99,10 @@ def site_of(packages, folder):
     for each in packages.values():
         for file in each.files or ():
             if ".." not in file.parts and file.suffix != ".pyc":
-                place = folder.joinpath(*file.parts)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                if not place.exists():
-                    place.symlink_to(Path(file.locate()).resolve())
+                link = folder.joinpath(*file.parts)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                if not link.exists():
+                    link.symlink_to(Path(file.locate()).resolve())
 
 
 @pytest.mark.compile

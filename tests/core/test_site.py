@@ -326,10 +326,10 @@ def test_a_search_finds_the_guide_before_the_lab_notes(site):
     folder, _ = site
     index = json.loads((folder / "search" / "search_index.json").read_text())["docs"]
     boosts = {each["location"]: each.get("boost", 1) for each in index}
-    notes = [boost for place, boost in boosts.items() if place.startswith("lab-notes/")]
+    notes = [boost for page, boost in boosts.items() if page.startswith("lab-notes/")]
     assert len(notes) > 30
     assert max(notes) < 1e-3  # even where the word is in a heading, which counts 1000 times
-    assert {boost for place, boost in boosts.items() if place.startswith("guide/")} == {1}
+    assert {boost for page, boost in boosts.items() if page.startswith("guide/")} == {1}
     found = {each["location"]: each["tags"] for each in index if "tags" in each}
     for word, page in SOUGHT.items():
         assert word in found[page]

@@ -208,12 +208,12 @@ def test_the_host_has_no_classes():
 @pytest.mark.compile
 def test_a_product_planned_as_another_size_is_right_and_nothing_else_is_written():
     m, n, k = 189, 131, 520
-    places = [(m, k, False), (k, n, True), (m, n, False)]
-    a, b, d = (matrix(rows, columns, turned, 3, 1) for rows, columns, turned in places)
+    shapes = [(m, k, False), (k, n, True), (m, n, False)]
+    a, b, d = (matrix(rows, columns, turned, 3, 1) for rows, columns, turned in shapes)
     case = Case(a, b, d, (m, n), DType.FLOAT32, DType.FLOAT32, False, 5)
     views = [strided_view(flat_poison(x.length, DType.FLOAT32), x) for x in (a, b, d)]
     with emulated()("sm_90a", seed=case.seed, lockstep=True):
         plan = unigemm.plan(*views, backend="cute_simt")
         assert plan.estimated_for is not None
-        assert plan.workspace_bytes > 0, "parts of K, whose place depends on the sizes"
+        assert plan.workspace_bytes > 0, "parts of K, whose addresses depend on the sizes"
         check_case(NUMPY, case, backend="cute_simt")

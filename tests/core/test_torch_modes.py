@@ -117,7 +117,7 @@ def test_after_a_refusal_products_are_as_before(way):
     assert torch.equal(unigemm.matmul(KEPT, KEPT), torch.full((2, 2), 2.0))
 
 
-def test_a_tangent_is_not_lost_in_any_place():
+def test_a_tangent_is_not_lost_of_any_argument():
     unigemm.matmul(KEPT, KEPT, torch.zeros(2, 2))
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(torch.ones(2, 2), torch.ones(2, 2))
@@ -230,30 +230,30 @@ if hasattr(torch.Tensor, "has_names"):
     KINDS["named"] = (lambda: torch.ones(2, 2, names=("x", "y")), "rename(None)")
 
 
-@pytest.mark.parametrize("place", ["a", "b", "out"])
+@pytest.mark.parametrize("name", ["a", "b", "out"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_tensor_that_is_more_than_its_memory_is_refused_in_every_place(kind, place):
+def test_a_tensor_that_is_more_than_its_memory_is_refused_as_any_argument(kind, name):
     make, words = KINDS[kind]
     arrays = {"a": torch.ones(2, 2), "b": torch.ones(2, 2), "out": torch.zeros(2, 2)}
     unigemm.matmul(*arrays.values())
-    arrays[place] = make()
+    arrays[name] = make()
     with pytest.raises(unigemm.UnsupportedProblem) as caught:
         unigemm.matmul(*arrays.values())
     assert words in str(caught.value)
-    assert f"{place} " in str(caught.value)
+    assert f"{name} " in str(caught.value)
 
 
-@pytest.mark.parametrize("place", ["a", "b", "out"])
-def test_a_new_call_with_less_memory_than_a_shape_needs_is_refused(place):
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_a_new_call_with_less_memory_than_a_shape_needs_is_refused(name):
     shape = (37, 37)  # of no other test: PyTorch's own operations do not look, nor known calls
     arrays = {name: torch.ones(shape) for name in ("a", "b", "out")}
-    arrays[place] = resized(shape, 37 * 37 * 4 - 1)
-    with pytest.raises(unigemm.UnsupportedProblem, match=f"{place} reaches behind its storage"):
+    arrays[name] = resized(shape, 37 * 37 * 4 - 1)
+    with pytest.raises(unigemm.UnsupportedProblem, match=f"{name} reaches behind its storage"):
         unigemm.matmul(*arrays.values())
 
 
-@pytest.mark.parametrize("place", ["a", "b", "out", "c", "bias", "preact_out", "amax_out"])
-def test_a_known_call_with_an_epilogue_refuses_what_was_freed(place):
+@pytest.mark.parametrize("name", ["a", "b", "out", "c", "bias", "preact_out", "amax_out"])
+def test_a_known_call_with_an_epilogue_refuses_what_was_freed(name):
     arrays = {name: torch.ones(3, 3) for name in ("a", "b", "out", "c", "preact_out")}
     arrays |= {"bias": torch.ones(3), "amax_out": torch.ones(1)}
 
@@ -262,8 +262,8 @@ def test_a_known_call_with_an_epilogue_refuses_what_was_freed(place):
         unigemm.matmul(arrays["a"], arrays["b"], activation="relu", **rest)
 
     multiply()
-    arrays[place].untyped_storage().resize_(0)
-    with pytest.raises(unigemm.UnsupportedProblem, match=f"{place} has no memory"):
+    arrays[name].untyped_storage().resize_(0)
+    with pytest.raises(unigemm.UnsupportedProblem, match=f"{name} has no memory"):
         multiply()
 
 

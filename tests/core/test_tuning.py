@@ -266,15 +266,15 @@ def test_the_workspace_of_an_entry_is_computed_not_believed(own_file):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="files have no owners")
-@pytest.mark.parametrize("place", ["own", "shipped"])
+@pytest.mark.parametrize("whose", ["own", "shipped"])
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_files_that_others_could_have_written_are_left_out(
-    own_file, monkeypatch, tmp_path, place, what
+    own_file, monkeypatch, tmp_path, whose, what
 ):
     model = plan()
-    path = own_file if place == "own" else tmp_path / "shipped" / "a.json"
+    path = own_file if whose == "own" else tmp_path / "shipped" / "a.json"
     record([tuned()], path)
-    if place == "shipped":
+    if whose == "shipped":
         monkeypatch.setenv("UNIGEMM_TUNING", str(path))
         tuning.forget()
     assert plan() == tuned().plan

@@ -128,7 +128,7 @@ FINE = list(product(("1x128", "128x128"), ("1x128", "128x128"), ("", ":float8_e8
 
 @pytest.mark.parametrize("name", ["", "bias, gelu_tanh"])
 @pytest.mark.parametrize(("of_a", "of_b", "kind"), FINE)
-def test_scales_of_blocks_are_in_the_bounds_with_each_in_its_place(name, of_a, of_b, kind):
+def test_scales_of_blocks_are_in_the_bounds_each_for_its_elements(name, of_a, of_b, kind):
     operands = spec((M, K), "float8_e4m3fn"), spec((K, N), "float8_e4m3fn")
     given = requested_specs(None, of_a + kind, of_b + kind, *operands)
     found, arrays, plan = computed(name, DType.FLOAT8_E4M3FN, BF16, **given)

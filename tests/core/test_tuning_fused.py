@@ -206,9 +206,9 @@ def test_out_is_accumulated_once_by_the_call_that_measures(stopwatch):
     out = whole[::2, ::2]  # with strides of its own
     launch, seen = stopwatch.backend.launch, []
 
-    def watched(kernel, gemm, *places):
-        seen.append((places[2], places[5], host(out).min(), host(out).max()))
-        launch(kernel, gemm, *places)
+    def watched(kernel, gemm, *arguments):
+        seen.append((arguments[2], arguments[5], host(out).min(), host(out).max()))
+        launch(kernel, gemm, *arguments)
 
     stopwatch.backend.launch = watched
     with unigemm.autotuning():
@@ -347,10 +347,10 @@ def test_a_kernel_that_takes_the_scales_of_another_block_loses(stopwatch):
     host(scales["scale_a"])[..., 0] = 3
     launch = stopwatch.backend.launch
 
-    def shifted(kernel, gemm, *places):
+    def shifted(kernel, gemm, *arguments):
         if stopwatch.launched[-1] == TILES["third"]:
-            places = (*places[:5], places[5] + 4, *places[6:])  # one float32 further on
-        launch(kernel, gemm, *places)
+            arguments = (*arguments[:5], arguments[5] + 4, *arguments[6:])  # one float32 further on
+        launch(kernel, gemm, *arguments)
 
     stopwatch.backend.launch = shifted
     with unigemm.autotuning(), pytest.warns(unigemm.TuningWarning, match="its result is wrong"):
@@ -363,10 +363,10 @@ def test_a_kernel_that_leaves_out_the_scales_loses(stopwatch):
     a, b = eights(stopwatch)
     launch = stopwatch.backend.launch
 
-    def unscaled(kernel, gemm, *places):
+    def unscaled(kernel, gemm, *arguments):
         if stopwatch.launched[-1] == TILES["third"]:
-            places = (*places[:7], 1.0)
-        launch(kernel, gemm, *places)
+            arguments = (*arguments[:7], 1.0)
+        launch(kernel, gemm, *arguments)
 
     stopwatch.backend.launch = unscaled
     with pytest.warns(unigemm.TuningWarning, match="its result is wrong"):
@@ -463,9 +463,9 @@ def test_a_sets_arrays_are_its_own_and_exceed_the_l2_together(stopwatch):
     seen = set()
     launch = stopwatch.backend.launch
 
-    def watched(kernel, gemm, *places):
-        seen.add((places[0], places[2], places[5], places[6]))
-        launch(kernel, gemm, *places)
+    def watched(kernel, gemm, *arguments):
+        seen.add((arguments[0], arguments[2], arguments[5], arguments[6]))
+        launch(kernel, gemm, *arguments)
 
     stopwatch.backend.launch, stopwatch.l2_bytes = watched, 10_000
     stopwatch.us = dict.fromkeys(stopwatch.us, 100.0)
@@ -516,10 +516,10 @@ def test_the_command_line_tunes_with_an_epilogue(stopwatch, monkeypatch, capsys)
     from unigemm.cli import main as cli
     from unigemm.tuning import autotune as module
 
-    asked, measured = [], module.autotune
+    given_to, measured = [], module.autotune
 
     def taken(a, b, **given):
-        asked.append(given)
+        given_to.append(given)
         x, y = (stopwatch.driver.ones(each.shape, numpy_dtype(each.dtype)) for each in (a, b))
         return measured(x, y, device=stopwatch, **given)
 
@@ -535,15 +535,15 @@ def test_the_command_line_tunes_with_an_epilogue(stopwatch, monkeypatch, capsys)
 
     plan = said("--epilogue", "bias,gelu_tanh,preact_out", "--budget", "0.001")
     assert plan["tile"] == list(TILES["third"])
-    assert asked[0]["bias"].shape == (8,)
-    assert asked[0]["activation"] == "gelu_tanh"
+    assert given_to[0]["bias"].shape == (8,)
+    assert given_to[0]["activation"] == "gelu_tanh"
     plan = said("--groups", "4", "--epilogue", "relu", "--budget", "0.001")
     assert (plan["problem"]["groups"]["along"], plan["extents"]["groups"]) == ("m", 4)
     blocks = ("--dtype", "float8_e4m3fn", "--scale-a", "1x128", "--scale-b", "128x128:x")
     assert "not supported" in said(*blocks, code=2)["error"]["message"]
     plan = said(*blocks[:-1], "128x128", "--budget", "0.001", k="256")
     assert plan["problem"]["scales"]["a"]["granularity"] == "1x128"
-    assert asked[-1]["scale_b"].shape == (2, 1)
+    assert given_to[-1]["scale_b"].shape == (2, 1)
     assert "not known" in said("--epilogue", "bais", code=2)["error"]["message"]
     assert "along 'q'" in said("--groups", "4", "--along", "q", code=2)["error"]["message"]
     assert "some seconds" in said("--budget", "nan", code=2)["error"]["message"]

@@ -26,13 +26,13 @@ def _own_cache(monkeypatch, tmp_path):
     tuned_plans.forget()
 
 
-def asked(form, **more):
+def arguments(form, **more):
     a, b = operands(form, S, np.float32, ("columns", "rows"))
     return {"a": a, "b": b, "rows" if form == "rows" else "offsets": ends(form, S), **more}
 
 
 def made(form, **more):
-    given = asked(form, **more)
+    given = arguments(form, **more)
     plan = unigemm.plan(**given)
     return plan, call_of(plan, Request(operation="grouped", **given)).operands(HostDevice())
 
@@ -63,9 +63,9 @@ def test_an_empty_group_along_k_has_to_be_zeros():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_was_measured_is_taken_for_other_offsets_of_as_many_groups(form):
-    plan = unigemm.autotune(**asked(form), budget=1e-3, device=HostDevice())
+    plan = unigemm.autotune(**arguments(form), budget=1e-3, device=HostDevice())
     assert plan.measured_us > 0
-    given = asked(form)
+    given = arguments(form)
     name = "rows" if form == "rows" else "offsets"
     given[name] = given[name] * 0 + 1
     assert unigemm.plan(**given) == plan
@@ -117,8 +117,8 @@ def test_epilogues_of_groups_are_checked_in_all_that_they_write(form, name):
 @pytest.mark.parametrize("form", FORMS)
 def test_scales_of_each_group_are_its_own(form):
     scales = np.array([1, 2, 4, 8], "f4")
-    given = {x: y.astype("float8_e4m3fn") for x, y in asked(form).items() if x in "ab"}
-    given = {**asked(form), **given, "scale_a": scales, "scale_b": 0.5}
+    given = {x: y.astype("float8_e4m3fn") for x, y in arguments(form).items() if x in "ab"}
+    given = {**arguments(form), **given, "scale_a": scales, "scale_b": 0.5}
     plan = unigemm.plan(**given)
     checked = call_of(plan, Request(operation="grouped", **given)).operands(HostDevice())
     x = checked.fresh()
@@ -140,9 +140,9 @@ def test_scales_of_blocks_along_what_is_divided_are_refused(form, lines):
     x = drawn_groups(form, (30, 0, 70), 110, 136, 300, lines)
     given = {"a": np.ascontiguousarray(x.a), "b": np.ascontiguousarray(x.b), **x.ends}
     given |= {"scale_a": x.scale_a, "scale_b": x.scale_b, "dtype": "float32"}
-    for asks in (unigemm.plan, partial(unigemm.autotune, device=HostDevice())):
+    for function in (unigemm.plan, partial(unigemm.autotune, device=HostDevice())):
         with pytest.raises(unigemm.UnsupportedProblem, match=UNCLEAR[form, lines]):
-            asks(**given)
+            function(**given)
 
 
 @pytest.mark.parametrize(("form", "lines"), [x for x in OF_BLOCKS if x not in UNCLEAR])
@@ -179,10 +179,10 @@ def test_groups_of_k_that_begin_within_a_block_share_its_scales():
 
 def test_a_function_is_measured_with_groups_and_serves_calls_like_it():
     fused = epilogues("m")["function"]
-    plan = unigemm.autotune(**asked("m"), **fused, budget=1e-3, device=HostDevice())
+    plan = unigemm.autotune(**arguments("m"), **fused, budget=1e-3, device=HostDevice())
     assert plan.measured_us > 0
-    assert unigemm.plan(**asked("m"), **fused) == plan
-    assert not unigemm.plan(**asked("m")).measured_us
+    assert unigemm.plan(**arguments("m"), **fused) == plan
+    assert not unigemm.plan(**arguments("m")).measured_us
 
 
 def test_descriptions_stand_for_groups_of_equal_sizes():
@@ -197,7 +197,7 @@ def test_descriptions_stand_for_groups_of_equal_sizes():
 
 def test_what_cannot_be_measured_is_refused():
     device = HostDevice()
-    given = asked("m")
+    given = arguments("m")
     with pytest.raises(unigemm.UnsupportedProblem, match="fall from 9 to 8"):
         unigemm.autotune(**{**given, "offsets": given["offsets"][::-1].copy()}, device=device)
     wide = np.zeros((13, 14), "f4")[:, ::2]

@@ -41,12 +41,12 @@ def outcome(a, b, **options):
 def test_no_value_of_a_number_changes_types_or_what_is_refused(data):
     dtype = numpy_type(data.draw(st.sampled_from(TYPES)))
     a, b = np.ones((2, 3)).astype(dtype), np.ones((3, 2)).astype(dtype)
-    asked = data.draw(st.sampled_from((None, *TYPES)))
+    requested = data.draw(st.sampled_from((None, *TYPES)))
     options = {}
-    if asked is not None and data.draw(st.booleans()):
-        options["out"] = np.zeros((2, 2)).astype(numpy_type(asked))
-    elif asked is not None:
-        options["dtype"] = asked
+    if requested is not None and data.draw(st.booleans()):
+        options["out"] = np.zeros((2, 2)).astype(numpy_type(requested))
+    elif requested is not None:
+        options["dtype"] = requested
     if data.draw(st.booleans()):
         options["c"] = np.ones((2, 2), np.float32)
     name = data.draw(st.sampled_from(("alpha", "beta", "scale_d", "scale_a")))

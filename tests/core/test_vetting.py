@@ -78,10 +78,10 @@ def check(plan):
     """Multiply as a plan says; returns whether the arrays were taken for it."""
     a, b = operands(plan)
     problem = plan.problem
-    asked = {"precision": problem.precision, "dtype": str(problem.d.dtype)}
-    asked |= {"deterministic": problem.deterministic, "batch_invariant": problem.batch_invariant}
+    options = {"precision": problem.precision, "dtype": str(problem.d.dtype)}
+    options |= {"deterministic": problem.deterministic, "batch_invariant": problem.batch_invariant}
     try:
-        found = unigemm.matmul(a, b, plan=plan, **asked)
+        found = unigemm.matmul(a, b, plan=plan, **options)
     except unigemm.UnsupportedProblem:
         return False  # compact arrays are not of its class
     exact = a.astype(float) @ b.astype(float)

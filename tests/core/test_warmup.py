@@ -198,10 +198,10 @@ def test_words_of_scales_reach_every_command_that_plans():
             words = ["--scale-a", of_a, "--scale-b", of_b, "--target", "cpu", "--json"]
             sizes = [command, "40", "30", "300", "--dtype", "float8_e4m3fn"]
             assert CliRunner().invoke(app, [*sizes, *words]).exit_code == 0
-    asked = ["plan", "40", "30", "300", "--dtype", "int8", "--target", "cpu", "--json"]
-    found = CliRunner().invoke(app, [*asked, "--scale-a", "row", "--scale-b", "column"])
+    words = ["plan", "40", "30", "300", "--dtype", "int8", "--target", "cpu", "--json"]
+    found = CliRunner().invoke(app, [*words, "--scale-a", "row", "--scale-b", "column"])
     assert json.loads(found.stdout)["problem"]["d"]["dtype"] == "float32"
-    twice = CliRunner().invoke(app, [*asked, "--scale-a", "row", "--epilogue", "scale_a"])
+    twice = CliRunner().invoke(app, [*words, "--scale-a", "row", "--epilogue", "scale_a"])
     assert "leave out one of them" in str(twice.exception)
 
 
@@ -241,7 +241,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_no_product_is_refused_by_its_place(name, tmp_path):
+def test_what_is_no_product_is_refused_by_its_line(name, tmp_path):
     spec, said = WRONG[name]
     good = {**LAYER, "m": 8}
     with pytest.raises(UnsupportedProblem, match=rf"^specs\[1\]: .*({said})"):
@@ -278,19 +278,19 @@ def test_a_list_becomes_kernels_and_a_bundle_of_exactly_these(tmp_path, monkeypa
     line = {"m": 24, "n": 64, "k": 32, "dtype": "float32", "backend": "cute_simt"}
     file.write_text(json.dumps(line))
     run = CliRunner().invoke
-    asked = [str(file), "--target", "sm_80"]
-    early = run(app, ["cache", "export", str(bundle), "--from", *asked])
+    words = [str(file), "--target", "sm_80"]
+    early = run(app, ["cache", "export", str(bundle), "--from", *words])
     assert isinstance(early.exception, CacheError)
     assert f"run unigemm warmup {file} first" in str(early.exception)
-    done = run(app, ["warmup", *asked, "--json"])
+    done = run(app, ["warmup", *words, "--json"])
     assert (done.exit_code, json.loads(done.output)["compiled"]) == (0, 1)
     other = unigemm.ArraySpec((64, 64), "float64")
     unigemm.compile(unigemm.plan(other, other, target="sm_80", backend="cute_simt"), kept)
-    done = run(app, ["cache", "export", str(bundle), "--from", *asked, "--json"])
+    done = run(app, ["cache", "export", str(bundle), "--from", *words, "--json"])
     assert json.loads(done.output)["entries"] == 1
     (plan,) = plans_for(file, "sm_80", None)
     assert cache.Cache(tmp_path / "none", [bundle]).get(backend.key(plan)) is not None
     with pytest.raises(CacheError, match="--key and --from"):
-        run(app, ["cache", "export", str(bundle), "--key", "12", "--from", *asked],
+        run(app, ["cache", "export", str(bundle), "--key", "12", "--from", *words],
             catch_exceptions=False)  # fmt: skip
     assert env.compiling() == "auto"
