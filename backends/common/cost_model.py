@@ -44,7 +44,7 @@ class Usage(NamedTuple):
         Of the whole launch: what must move, at the nominal bandwidth.
     store_us
         Of one CTA: writing its tile, at 32 bytes of an SM in a clock.
-    fused_us
+    epilogue_us
         Of one CTA: the arithmetic of its tile's epilogue.
     overlapped
         Part of the stores, and of that arithmetic, which the next tile's main loop hides, 0 to 1.
@@ -74,7 +74,7 @@ class Usage(NamedTuple):
     l2_us: Array
     dram_us: Array
     store_us: Array
-    fused_us: Array
+    epilogue_us: Array
     overlapped: Array
     added_us: Array
     reductions: Array
@@ -180,7 +180,7 @@ def estimate(u: Usage, c: Coefficients) -> Parts:
     loop = overlapping(c, serial, smem, l2, dram)
     starts = c.wave_us * (waves - 1)
     launch = c.launch_us + c.cluster_us * u.clusters
-    stores = (c.store * u.store_us + u.fused_us) * busiest * (1 - u.overlapped * (1 - 1 / waves))
+    stores = (c.store * u.store_us + u.epilogue_us) * busiest * (1 - u.overlapped * (1 - 1 / waves))
     reduction = (
         c.reduction_us * u.reductions
         + c.added * u.added_us

@@ -179,7 +179,7 @@ def usage(
         l2_us=ctas * k_tiles * read_l2 / (64.0 * sms * clock),
         dram_us=(least + again) / gbs,
         store_us=used_m * used_n * out / (32.0 * clock),
-        fused_us=epilogue_us(problem, used_m * used_n * (x.split_k == 1) / x.cluster_k, clock),
+        epilogue_us=epilogue_us(problem, used_m * used_n * (x.split_k == 1) / x.cluster_k, clock),
         overlapped=0.5 * (x.schedule == SCHEDULES.index("persistent")),
         added_us=2 * added / gbs,
         reductions=((x.split_k > 1) | tail | stream) * 1.0,

@@ -92,7 +92,7 @@ def usage(
         l2_us=1.0 * count * ctas * x.split_k * k_tiles * read / (64.0 * sms * clock),
         dram_us=none + bytes_moved(problem, extents) / gbs,
         store_us=stored,
-        fused_us=epilogue_us(problem, used * (x.split_k == 1), clock),
+        epilogue_us=epilogue_us(problem, used * (x.split_k == 1), clock),
         overlapped=(buffers > 1) * np.minimum(1.0, k_tiles * mma / stored),
         added_us=2.0 * partials / gbs,
         reductions=(x.split_k > 1) * 1.0,

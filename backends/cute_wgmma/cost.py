@@ -84,7 +84,7 @@ def usage(
         l2_us=every_read / (64.0 * sms * clock) * longer,
         dram_us=(moved + missed) / gbs,
         store_us=used_m * used_n * out * (1 + direct) / (32.0 * clock),
-        fused_us=epilogue_us(problem, used_m * used_n * (x.split_k == 1) / x.cluster_k, clock),
+        epilogue_us=epilogue_us(problem, used_m * used_n * (x.split_k == 1) / x.cluster_k, clock),
         overlapped=0.5 * (groups > 1),
         added_us=np.where(x.split_k > 1, 2.0 * x.split_k * whole / gbs, 0.0),
         reductions=(x.split_k > 1) * 1.0,

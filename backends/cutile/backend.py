@@ -31,7 +31,7 @@ __all__ = ["BACKEND"]
 class CutileBackend(KernelBackend):
     """A backend whose kernels are cuTile."""
 
-    # Every M of a class and configuration has the same kernel, whose sums are in the order of K;
+    # Every M of a class and configuration has the same kernel, which adds in the order of K;
     # the schedule of which that is not true is not offered then (`legality.varies`).
     batch_invariant = True
     name = "cutile"

@@ -79,13 +79,13 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
     ):
         fits &= x.repacked == 0
     tiles = -(-m // x.tile_m) * -(-n // x.tile_n) * extents.batch
-    places = target.sm_count // x.cluster_m * np.maximum(1, x.occupancy)
+    slots = target.sm_count // x.cluster_m * np.maximum(1, x.occupancy)
     plain = x.schedule == 0
-    fits &= plain | (tiles > places)  # loops are for several tiles of a CTA
-    fits &= (x.schedule != SCHEDULES.index("tail")) | (tiles % places > 0)
+    fits &= plain | (tiles > slots)  # loops are for several tiles of a CTA
+    fits &= (x.schedule != SCHEDULES.index("tail")) | (tiles % slots > 0)
     own = fits.nonzero()[0]
     k_tiles = -(-extents.k // x.tile_k[own])
-    room = np.maximum(1, places[own] // tiles[own])
+    room = np.maximum(1, slots[own] // tiles[own])
     part_bytes = max(1, workspace_bytes(problem, extents, 2) // 2)
     most = np.minimum(np.minimum(k_tiles // 2, 2 * room), max(1, _MAX_WORKSPACE // part_bytes))
     cut = plain[own] & (problem.groups is None)
@@ -120,7 +120,7 @@ def scratch_bytes(problem: Problem, extents: Extents, target: Target, config: Co
     if own.groups is not None:
         return table_bytes(own, sizes, config)
     copies = copied_bytes(own, sizes, config) if config.repacked else 0
-    if config.schedule == "tail":  # a tile's sums for each CTA of the last round
+    if config.schedule == "tail":  # a tile of partial sums for each CTA of the last round
         m, n, _ = config.tile
         return copies + slots_of(config, target) * m * n * own.accumulator.itemsize
     return copies + workspace_bytes(own, sizes, config.split_k)

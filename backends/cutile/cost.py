@@ -40,14 +40,14 @@ def usage(
     down, across = tiles_along(problem, "m", m, x.tile_m), tiles_along(problem, "n", n, x.tile_n)
     count = np.ceil(down * across * batch)
     of_tile = x.cluster_m  # CTAs
-    places = np.maximum(x.occupancy, 1) * (sms // of_tile)
+    slots = np.maximum(x.occupancy, 1) * (sms // of_tile)
     whole_k = -(-k // x.tile_k)
     k_tiles = -(-whole_k // x.split_k)
-    # A tail cuts the tiles of its last wave into as many parts as there is room for.
+    # A tail cuts the tiles of its last wave into parts that fill all slots.
     tail = x.schedule == SCHEDULES.index("tail")
-    left = np.maximum(count % places, 1)
-    parts = np.clip(places // left, 1, np.maximum(k_tiles, 1))
-    waves = count // places
+    left = np.maximum(count % slots, 1)
+    parts = np.clip(slots // left, 1, np.maximum(k_tiles, 1))
+    waves = count // slots
     k_tiles = np.where(tail, k_tiles * (waves + 1 / parts) / (waves + 1), k_tiles)
     each = np.maximum(x.tile_m, _MMA_ROWS.get(major, 16)) * x.tile_n / of_tile
     rate = target.tensor_rate(problem.a.dtype) * clock
@@ -65,8 +65,8 @@ def usage(
     turned = turned * (size in (1, 4) and major not in ANY_MAJOR)
     out = np.where(x.split_k > 1, 4, problem.d.dtype.itemsize)
     direct = (cut_by_groups(problem).d.alignment < ALIGNMENT) | (problem.d.major == "m")
-    sums = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) / 2), 0)
-    sums = sums + tail * places * x.tile_m * x.tile_n * problem.accumulator.itemsize
+    partials = np.where(x.split_k > 1, x.split_k * (workspace_bytes(problem, extents, 2) / 2), 0)
+    partials = partials + tail * slots * x.tile_m * x.tile_n * problem.accumulator.itemsize
     none = np.zeros(x.size)
     read = 1.0 * count * x.split_k * k_tiles * (used_m + used_n) * per_k
     moved = extents.bytes_moved(problem)
@@ -74,7 +74,7 @@ def usage(
     sliced = _SLICED_US * (problem.groups is not None and target.capability >= (9, 0))
     return Usage(
         ctas=count * x.split_k * of_tile,
-        slots=places * of_tile,
+        slots=slots * of_tile,
         sms=none + sms,
         k_tiles=k_tiles,
         mma_us=each * x.tile_k / rate,
@@ -85,10 +85,10 @@ def usage(
         l2_us=read / (64.0 * sms * clock),
         dram_us=(moved + missed) / gbs,
         store_us=used_m * used_n / of_tile * out * (1 + direct) / (32.0 * clock),
-        fused_us=sliced
+        epilogue_us=sliced
         + epilogue_us(problem, used_m * used_n * (x.split_k == 1) / of_tile, clock, _SLOTS),
         overlapped=0.5 * ((x.schedule > 0) & (problem.groups is None)),
-        added_us=2.0 * sums / gbs,
+        added_us=2.0 * partials / gbs,
         # The table of groups' tiles is written before, as parts are added up behind.
         reductions=(x.split_k > 1) + 2.0 * tail + (problem.groups is not None),
         exchanges=none,

@@ -63,7 +63,7 @@ ANY_MAJOR = (10, 11)  # major compute capabilities whose tcgen05 reads an operan
 
 @dataclass(frozen=True)
 class Features:
-    """What the code depends on beside the configuration.
+    """What the code depends on, but for the configuration.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ def parts_of(epilogue: Epilogue) -> tuple[Part, ...]:
 def cleared_aux(problem: Problem) -> tuple[int, ...]:
     """Return which arrays of an epilogue are results that have zeros where no group is, as D has.
 
-    Those are the results of the shape of the sums.
+    Those are the results of the shape of the accumulators.
     """
     epilogue, groups = problem.epilogue, problem.groups
     if epilogue is None or groups is None or groups.rest != "zeros":
@@ -187,7 +187,7 @@ def table_bytes(problem: Problem, extents: Extents, config: Config) -> int:
 
 
 def columns_of(problem: Problem, columns: int) -> int:
-    """Return the columns of one B: with a gate in halves there are two, of half as many each."""
+    """Return the columns of one B: with a gate in halves there are two, of half of them each."""
     halves = problem.epilogue is not None and problem.epilogue.halves
     return columns // 2 if halves else columns
 
@@ -236,7 +236,7 @@ def spans_of(length: int) -> tuple[int, ...]:
 def stored_directly(problem: Problem, config: Config) -> bool:
     """Whether threads store the tiles of a kernel, and not TMA.
 
-    Tiles of 128x256 in TF32 that are stored column by column, as where B takes the place of A, are
+    Tiles of 128x256 in TF32 that are stored column by column, as where B is the kernel's A, are
     faster so; smaller ones are not (docs/lab-notes/2026-11-26-tensor-core-code-choices.md).
     """
     m, n, _ = config.tile

@@ -151,7 +151,7 @@ def launcher(
     overlap
         Let each kernel begin while the one before it ends.
     scaled, epilogue
-        Of the problem: what a launch brings beside addresses and the stream.
+        Of the problem: what a launch brings after the workspace and the stream.
     groups
         How many there are, of which a launch brings the ends; 0 for another product.
     """
@@ -188,7 +188,7 @@ def launcher(
     first = 3 if scaled else 0
     unused, behind = (0,) * (MOST_ARRAYS - arrays), first + arrays
 
-    def launch_fused(a: int, b: int, d: int, workspace: int, stream: int, *more: float) -> None:
+    def launch_epilogue(a: int, b: int, d: int, workspace: int, stream: int, *more: float) -> None:
         if swapped:
             a, b = b, a
         at = int(more[behind]) if largest else 0
@@ -198,7 +198,7 @@ def launcher(
         run((a, b, d, workspace, *scales, at, *aux, *numbers), stream)
 
     if not groups:
-        return launch_fused
+        return launch_epilogue
     numbers = 0 if epilogue is None else epilogue.numbers
     spare = (0,) * (MOST_ARRAYS - numbers)
 
@@ -217,7 +217,7 @@ def launcher(
 
 
 def _of_scales(scales: Sequence[float], counts: Sequence[int] = (1, 1)) -> tuple[int, ...]:
-    """Return the places of scales, how many there are (or 0), and the bits of the factor."""
+    """Return the addresses of scales, how many there are (or 0), and the bits of the factor."""
     at_a, at_b = int(scales[0]), int(scales[1])
     count_a, count_b = counts
     return at_a, at_b, count_a * (at_a != 0), count_b * (at_b != 0), _float_bits(scales[2])

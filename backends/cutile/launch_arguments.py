@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 #: What a launch brings, in its order: addresses (A and B the kernel's), extents, bits of float64s;
-#: then what an epilogue takes: places of its arrays, and bits of its numbers; then what groups do:
+#: then what an epilogue takes: addresses of arrays, and bits of its numbers; then what groups do:
 #: the address of their ends, and how many numbers a scale steps from group to group.
 CALL_ARGUMENTS = (
     "a",
@@ -152,7 +152,7 @@ class Tail(NamedTuple):
     tiles
         How many they are.
     parts
-        Into how many parts of K each is cut: so many that all slots are filled.
+        Into how many parts of K each is cut: those that fill all slots.
     """
 
     begin: int
@@ -218,7 +218,11 @@ def _calls(
     units = units_of(config, plan.extents) // extents.batch * products
     slots = slots_of(config, plan.target)
     blocks = min(units, slots) if config.schedule == "persistent" else units
-    scales = (*_scales(problem), *_fused(problem, (m, n), batch, strides[3:], offsets[3:]), *other)
+    scales = (
+        *_scales(problem),
+        *_epilogue(problem, (m, n), batch, strides[3:], offsets[3:]),
+        *other,
+    )
     if problem.groups is not None:
         cleared = [d] if problem.groups.rest == "zeros" else []
         for i in cleared_aux(problem):
@@ -282,10 +286,10 @@ def _of_groups(
         found = []
     else:
         entries = entries_of(problem, extents, config)
-        total, beside = (extents.m, across) if groups.along == "m" else (extents.n, down)
-        units = entries * beside
+        total, others = (extents.m, across) if groups.along == "m" else (extents.n, down)
+        units = entries * others
         table = (CallArgument("workspace"), ENTRY * (entries + 1), 1)
-        work = (*ends, *table, *steps, total, beside, *order[:2])
+        work = (*ends, *table, *steps, total, others, *order[:2])
         blocks = max(ceil(entries / SCHEDULE_TILE[0]), plan.target.sm_count if cleared else 1)
         shares = max(1, blocks // count) if groups.stacked else blocks
         taken = (argument for array in cleared for argument in array)
@@ -304,7 +308,7 @@ def _scales(problem: Problem) -> tuple[Argument, ...]:
 
 
 def order_of(config: Config, down: int, across: int, stack: int) -> tuple[int | Divisor, ...]:
-    """Return the order of a product's tiles: along M or N, in bands of so many, and its divisors.
+    """Return the order of a product's tiles: along M or N, in bands, and its divisors.
 
     A unit of work is divided by the tiles of a product, that by a stack's inner extent, a tile by
     those of a band, and its address there by the band's width, which may be less in the last.
@@ -355,11 +359,11 @@ def _aux_strides(gemm: Gemm, config: Config) -> list[Steps]:
     return [(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]) for i in range(0, len(flat), 4)]
 
 
-def _fused(
+def _epilogue(
     problem: Problem, shape: tuple[int, int], batch: tuple[int, int], strides: Sequence[Steps],
     offsets: Sequence[int],
 ) -> tuple[Argument, ...]:  # fmt: skip
-    """Return the arguments of an epilogue: arrays, numbers, the place of the largest magnitude."""
+    """Return the arguments of an epilogue: arrays, numbers, where the largest magnitude goes."""
     epilogue = problem.epilogue
     if epilogue is None:
         return ()
@@ -393,7 +397,7 @@ def _copied(
 ) -> tuple[tuple[Argument, ...], int]:
     """Add the launch that copies an operand, and return the copy's arguments and its end.
 
-    The copy has as many matrices as the operand. The product sees K as it is; `transpose` also
+    The copy has the matrices of the operand. The product sees K as it is; `transpose` also
     writes the padding of the lines.
     """
     (rows, k), itemsize = shape, plan.problem.a.dtype.itemsize

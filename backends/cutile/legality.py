@@ -249,7 +249,7 @@ def _unsupported_ways_of_halves(problem: Problem, config: Config) -> str | None:
 
 
 def varies(problem: Problem, schedule: str) -> bool:
-    """Whether where sums are cut would depend on M, in a product that must not depend on it."""
+    """Whether where K is cut would depend on M, in a product that must not depend on it."""
     return problem.batch_invariant and schedule == "tail"
 
 
@@ -270,7 +270,7 @@ def unsupported_copies(problem: Problem, target: Target) -> str | None:
 
 
 def _unsupported_tile(problem: Problem, config: Config, target: Target) -> str | None:
-    """Say that a tile is not in the table: any may be compiled, but few keep sums in registers."""
+    """Say that a tile is not in the table: any may be compiled, but few do not spill."""
     for shape in shapes(effective_problem(problem, config), target):
         if config.schedule not in shape.schedules:
             continue

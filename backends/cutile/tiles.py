@@ -146,7 +146,7 @@ _HOPPER_FEW = tuple(
     for shape in _FEW
 )
 
-# wgmma and TMA. Which tiles with several spans are worth their place, and which others were tried
+# wgmma and TMA. Which tiles with several spans are worth offering, and which others were tried
 # and never the best: docs/lab-notes/2026-11-24-cutile-spans.md. Products of several spans in a loop
 # over tiles are mostly issued one at a time (seen in the code). Latencies:
 # docs/lab-notes/2026-11-23-cutile-load-latency.md; with 8 loops over tiles spill.
@@ -169,7 +169,7 @@ _HOPPER = (
     Shape(64, 64, occupancy=2),  # S
     *_HOPPER_FEW,
 )
-# Sums of float8 are kept twice: the tensor cores' own lose bits, so they often move to float32.
+# float8 has accumulators twice: the tensor cores' own lose bits, so they often move to float32.
 _HOPPER_FLOAT8 = (
     Shape(128, 128, warps=8),  # S
     Shape(64, 128),  # S
@@ -261,7 +261,7 @@ def _shapes(
     least: int,
     transposed: tuple[bool, bool],
 ) -> tuple[Shape, ...]:
-    """Return the tiles of a type, for a D of whole vectors or not, of at least so many columns."""
+    """Return the tiles of a type, for a D of whole vectors or not, of `least` columns or more."""
     table = [
         shape
         for shape in table_of(dtype, capability)

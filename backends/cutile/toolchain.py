@@ -1,6 +1,6 @@
 """cuTile as a compiler: where it is, which version, and from a specification to an artifact.
 
-`cuda.tile` turns a kernel's Python into TileIR; tileiras (with ptxas and libnvvm beside it) makes
+`cuda.tile` turns a kernel's Python into TileIR; tileiras (with ptxas and libnvvm around it) makes
 machine code of that. Only compiling needs them: a kernel from the cache runs with the driver alone.
 """
 
@@ -115,8 +115,8 @@ def _tileiras() -> _Compiler | None:
 def _packaged() -> Path | None:
     """Return where the packages have put the compiler."""
     spec = find_spec("nvidia")  # which several packages share
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    paths = [Path(place) / "cu13" / "bin" / "tileiras" for place in places]
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    paths = [Path(folder) / "cu13" / "bin" / "tileiras" for folder in folders]
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 

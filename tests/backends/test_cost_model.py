@@ -122,7 +122,7 @@ usages = st.builds(
     Usage,
     ctas=counts, slots=st.integers(1, 600), sms=st.integers(1, 300), k_tiles=counts,
     mma_us=us, issue_us=us, smem_us=us, steps=st.floats(0.25, 4), zero_rows=st.integers(0, 256),
-    l2_us=us, dram_us=us, store_us=us, fused_us=us, overlapped=st.floats(0, 1), added_us=us,
+    l2_us=us, dram_us=us, store_us=us, epilogue_us=us, overlapped=st.floats(0, 1), added_us=us,
     reductions=st.integers(0, 3), exchanges=st.integers(0, 4), exchange_us=us,
     copies=st.integers(0, 2), copied_us=us, clusters=st.integers(0, 1),
 ).map(lambda u: Usage(*(np.array([float(x)]) for x in u)))  # fmt: skip

@@ -565,7 +565,7 @@ def test_copies_are_launched_first_and_lie_before_the_parts():
     assert begin + parts <= scratch_bytes(gemm.problem, gemm.extents, H200, config)
 
 
-def test_a_persistent_kernel_has_a_block_for_each_place():
+def test_a_persistent_kernel_has_a_block_for_each_slot():
     gemm = gemm_of(4096, 4096, 64)
     for change, blocks in (({}, 132), ({"cluster": (2, 1)}, 66), ({"occupancy": 2}, 264)):
         config = plan_of(schedule="persistent", **change).config
@@ -594,11 +594,11 @@ def test_tiles_that_do_not_fill_a_round_are_cut_into_parts_that_do():
 
 
 @given(st.integers(1, 2000), st.integers(1, 300), st.integers(1, 200))
-def test_parts_of_a_tail_fit_on_the_device_and_none_is_empty(tiles, k_tiles, places):
-    rest = tail_of(plan_of(schedule="tail").config, 64 * k_tiles, tiles, places)
-    assert rest.begin % places == 0
+def test_parts_of_a_tail_fit_on_the_device_and_none_is_empty(tiles, k_tiles, slots):
+    rest = tail_of(plan_of(schedule="tail").config, 64 * k_tiles, tiles, slots)
+    assert rest.begin % slots == 0
     assert rest.begin + rest.tiles == tiles
-    assert rest.tiles * rest.parts <= places
+    assert rest.tiles * rest.parts <= slots
     assert (rest.parts - 1) * -(-k_tiles // rest.parts) < k_tiles
 
 

@@ -12,7 +12,7 @@ with zeros behind K. With split-K the output is the workspace, (parts, L, lines,
 adds the parts in order.
 
 A work unit is a tile of one part of one product. A plain kernel has a block for each unit; a
-persistent one has as many blocks as run at once, which take units in turn. The tiles left behind
+persistent one has the blocks that run at once, which take units in turn. The tiles left behind
 the whole waves of a persistent kernel may have two kernels of their own: `tail` cuts each into
 parts of K, a block each, and `join` adds those in order.
 
@@ -95,7 +95,7 @@ def multiply_part(  # noqa: ANN201
 def tail(a, b, d, pieces, parts, begin, order, tile, d_m: Size, d_n: Size, options):  # noqa: ANN001, ANN201
     """Multiply the tiles of the last wave, each in several blocks.
 
-    A tile of D has `d_m` by `d_n` elements: half as many as accumulators, with a gate.
+    A tile of D has `d_m` by `d_n` elements: with a gate half of its accumulators.
     """
     options = Options(*options)
     begin_kernel(options.overlap)

@@ -3,8 +3,8 @@
 Where groups divide rows (or columns), `schedule` first writes a table of their tiles into the
 workspace: how many there are, then of each its group, which of the group's it is, and where the
 group begins and ends. A tile of the table is a tile of one group, so that those of all groups are
-one line of tiles, and are taken in the order of any product. Of K each group has as many tiles as
-a product of a stack.
+one line of tiles, and are taken in the order of any product. Of K each group has the tiles of a
+product of a stack.
 
 A group's rows are an array of their own, sliced from where it begins to where it ends: loads fill
 up with zeros behind it, and stores end there.
@@ -12,10 +12,10 @@ up with zeros behind it, and stores end there.
 Offsets may hold anything. They are cut to what there is, and a group begins where those before it
 have ended: so groups are disjoint, and nothing outside of the arrays is read or written.
 
-Nobody knows beforehand how many tiles there are. A persistent kernel passes through its loop as
-often as there is a tile for it; a plain one has blocks for as many as there may be, and those
-without a tile end. (With a loop in their place that ends after one pass most tiles spill for sm_80,
-and some do not compile for sm_90 and sm_100, by tileiras 13.5.)
+Nobody knows beforehand how many tiles there are. A persistent kernel takes tiles until there are no
+more; a plain one has blocks for the most that there may be, and those without a tile end. (With a
+loop that ends after one pass instead, most tiles spill for sm_80, and some do not compile for sm_90
+and sm_100, by tileiras 13.5.)
 """
 
 # No `from __future__ import annotations`: cuTile reads the annotations of its kernels.

@@ -42,7 +42,7 @@ class TileIndex:
 
 @dataclass(frozen=True)
 class Options:
-    """What a kernel is compiled for, beside its tile.
+    """What a kernel is compiled for, but for its tile.
 
     Attributes
     ----------
