@@ -1,4 +1,4 @@
-"""Scales by which sums are multiplied: of whole operands, and of blocks of K."""
+"""Scales by which accumulators are multiplied: of whole operands, and of blocks of K."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from typing import Any, NamedTuple
@@ -59,13 +59,16 @@ class Scales(NamedTuple):
     group_steps: tuple[Int64, ...] = ()
 
 
-def scale_of(scales: WholeScales | tuple[()]) -> tuple:
+Scale = tuple[Float32, ...]  # two numbers whose product accumulators are multiplied by; or nothing
+
+
+def scale_of(scales: WholeScales | tuple[()]) -> Scale:
     """Return what accumulators are multiplied by, for `scale_acc`: two numbers, or nothing."""
     return product_of(*scales) if scales else ()
 
 
 @cute.jit
-def product_of(address_a: Any, address_b: Any, factor: Float64) -> tuple:
+def product_of(address_a: Any, address_b: Any, factor: Float64) -> Scale:
     """Return two numbers whose product is that of the scales.
 
     It may be too large or too small for a float32 where what it multiplies makes up for that. So it
@@ -90,14 +93,14 @@ def product_of(address_a: Any, address_b: Any, factor: Float64) -> tuple:
 
 
 @cute.jit
-def scale_acc(sums: cute.Tensor, scale: tuple) -> None:
-    """Multiply sums by what `scale_of` returned."""
+def scale_acc(acc: cute.Tensor, scale: Scale) -> None:
+    """Multiply accumulators by what `scale_of` returned."""
     if const_expr(len(scale) > 0):
-        for i in range_constexpr(cute.size(sums)):
-            sums[i] = sums[i] * scale[0]
+        for i in range_constexpr(cute.size(acc)):
+            acc[i] = acc[i] * scale[0]
         if scale[1] != 1:
-            for i in range_constexpr(cute.size(sums)):
-                sums[i] = sums[i] * scale[1]
+            for i in range_constexpr(cute.size(acc)):
+                acc[i] = acc[i] * scale[1]
 
 
 def block_scale(address: Int64, dtype: DType) -> Any:
@@ -110,5 +113,5 @@ def block_scale(address: Int64, dtype: DType) -> Any:
 
 
 def column_of_b(problem: Problem, column: Int32, columns: Int32) -> Int32:
-    """Return which column of B, of so many, a column of the sums is; they may be in pairs."""
+    """Return which of B's columns a column of the accumulators is; they may be in pairs."""
     return column // 2 + column % 2 * (columns // 2) if in_halves(problem) else column

@@ -1,7 +1,7 @@
-"""Which work unit comes next: units are dealt round robin, or asked of the hardware's scheduler.
+"""Which work unit comes next: units are dealt round robin, or the hardware's scheduler is queried.
 
-One warp of a cluster's first CTA asks. An answer reaches all CTAs; each warp that works on units
-reads it and says so to the first CTA.
+One warp of a cluster's first CTA requests units. An answer reaches all CTAs; each warp that works
+on units reads it and says so to the first CTA.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -57,8 +57,8 @@ def init(geo: Geometry, queue: Queue | None) -> None:
 
 
 @cute.jit
-def ask(spec: cutlass.Constexpr, queue: Queue) -> None:
-    """Ask for units until there are none; one warp of a cluster's first CTA."""
+def request_units(spec: cutlass.Constexpr, queue: Queue) -> None:
+    """Request units until there are none; one warp of a cluster's first CTA."""
     geo = spec.geometry
     answers, answered, taken = queue
     lane = cute.arch.lane_idx()
@@ -75,7 +75,7 @@ def ask(spec: cutlass.Constexpr, queue: Queue) -> None:
         with cute.arch.elect_one():
             cute.arch.issue_clc_query(answered + slot, answer_slot(answers, slot), geo.cluster > 1)
         cute.arch.mbarrier_wait(answered + slot, phase ^ 1)
-        _, found = heard(answers, slot)
+        _, found = read_answer(answers, slot)
         more = cute.arch.make_warp_uniform(found)
         slot, phase = advance(slot, phase, ANSWERS)
     # Stay until all have read the last answers: they arrive here.
@@ -89,8 +89,8 @@ def answer_slot(answers: cute.Pointer, slot: Int32) -> cute.Pointer:
     return (answers + slot * (_BYTES // 4)).align(_BYTES)
 
 
-def heard(answers: cute.Pointer, slot: Int32) -> tuple[Int32, Int32]:
-    """Return the first CTA along the rows of D that an answer names, and whether it names one."""
+def read_answer(answers: cute.Pointer, slot: Int32) -> tuple[Int32, Int32]:
+    """Return the first CTA (along M) of an answer's cluster, and whether it names a cluster."""
     x, _, _, found = cute.arch.clc_response(answer_slot(answers, slot))
     # Orders this read before the next answer, which another proxy writes.
     cute.arch.fence_proxy("async.shared", space="cta")
@@ -108,7 +108,7 @@ def following(
     if const_expr(geo.dynamic):
         answers, answered, taken = queue
         cute.arch.mbarrier_wait(answered + slot, phase)
-        x, found = heard(answers, slot)
+        x, found = read_answer(answers, slot)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             if const_expr(geo.cluster > 1):
@@ -125,7 +125,7 @@ def next_answer(
 ) -> tuple[Int32, Int32]:
     """Return the slot of the next answer, and its phase.
 
-    Those of the next buffer of sums are the same where there are as many buffers, each of a unit.
+    They are those of the next buffer of accumulators where each unit has one buffer, of `ANSWERS`.
     """
     alike = geo.buffers == ANSWERS and not geo.scales_k_tiles
     return buffer if alike else advance(slot, phase, ANSWERS)

@@ -1,4 +1,4 @@
-"""The store warps: they read sums from tensor memory, scale, round and store them.
+"""The store warps: they read accumulators from tensor memory, scale, round and store them.
 
 D is written in one of three ways (`Geometry.store`): from boxes in shared memory by TMA, from boxes
 row by row, or straight from registers.
@@ -10,14 +10,13 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, const_expr, range_constexpr
-from cutlass.cute.nvgpu import tcgen05
 
 from ...cute.kernels.device import elements, global_vector, shared_vector, write
 from ...cute.kernels.epilogue import Run, Site, apply_epilogue
 from ...cute.kernels.grouped import clear_rest, scales_of_group
 from ...cute.kernels.records import TmaView
 from ...cute.kernels.reduction import as_fragment
-from ...cute.kernels.scaling import scale_acc, scale_of
+from ...cute.kernels.scaling import Scale, scale_acc, scale_of
 from ...cute.kernels.tile_scheduler import (
     Work,
     advance,
@@ -29,42 +28,37 @@ from ...cute.kernels.tile_scheduler import (
 )
 from ...cute.kernels.tma_boxes import pack, send_box, store_box_part, swizzled_unit
 from ...cute.kernels.tma_boxes import store_rows as store_box_rows
-from ..geometry import BOX_ROWS, BOXES, ROWS, STORE_WARPS
+from ..geometry import BOX_ROWS, BOXES, STORE_WARPS
 from .clc_scheduler import following, next_answer
 from .promotion import promote
-from .records import Barriers, Fused, GroupRows, Reading, Result, Schedule
+from .records import Barriers, EpilogueArguments, GroupRows, Reading, Result, Schedule
 from .spec import Spec
-from .tensor_memory import after_sync, leave, pair_rank
+from .tensor_memory import acc_parts, after_sync, fragment_of, leave, load_of, pair_rank
 
-_CHUNK = 32  # columns of sums that a thread reads at once to store them directly; or half of these
+_CHUNK = 32  # columns that a thread reads at once to store them directly; or half of these
 
 
 @cute.jit
 def store(
-    spec: cutlass.Constexpr, schedule: Schedule, sums: cute.Tensor, barriers: Barriers,
+    spec: cutlass.Constexpr, schedule: Schedule, acc: cute.Tensor, barriers: Barriers,
     result: Result, thread: Int32,
 ) -> None:  # fmt: skip
-    """Store the sums of every unit; four warps, a row of D each thread."""
+    """Store the results of every unit; four warps, a row of D each thread."""
     geo = spec.geometry
     (order, units), queue, first_unit, step, ranks = schedule
     boxes, stored, sizes, scales, taken, slots = result
-    summed, drained, strides = barriers.summed, barriers.drained, stored.strides
+    strides = stored.strides
     tile_m, tile_n, _ = spec.config.tile
     size = spec.output.width // 8
     columns = const_expr(chunk(spec))
-    # Those of blocks are multiplied in where sums are promoted.
+    # Scales of blocks of K have multiplied what `promote` adds up.
     scale = () if const_expr(geo.scales_k_tiles) else scale_of(scales.whole)
     has_groups = const_expr(spec.problem.groups is not None)
-    read = tcgen05.make_tmem_copy(
-        cute.make_copy_atom(
-            tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.acc
-        ),
-        cute.flat_divide(sums[(None, None), 0, 0, 0], (ROWS, columns))[None, None, 0, 0],
-    ).get_slice(thread)
+    read = load_of(spec, acc_parts(acc, Int32(0), columns), thread)
     pair = pair_rank(spec, ranks)
     total = cute.make_rmem_tensor(tile_n if const_expr(geo.scales_k_tiles) else 1, spec.acc)
     buffer, buffer_phase, used = Int32(0), Int32(0), Int32(0)
-    answer, heard = Int32(0), Int32(0)
+    answer, answer_phase = Int32(0), Int32(0)
     unit, fields, walk = first_of_groups(spec, first_unit, units, order, ranks)
     while unit < units:
         work = Work(*(fields if const_expr(has_groups) else work_unit(spec, unit, order, ranks)))
@@ -73,18 +67,20 @@ def store(
         extents = rows_of(spec, work, sizes)
         if const_expr(geo.scales_k_tiles):
             buffer, buffer_phase = promote(
-                spec, sums, total, barriers, scales, slots, sizes, work, thread, pair, buffer,
+                spec, acc, total, barriers, scales, slots, sizes, work, thread, pair, buffer,
                 buffer_phase,
             )  # fmt: skip
         else:
-            cute.arch.mbarrier_wait(summed + buffer, buffer_phase)
+            cute.arch.mbarrier_wait(barriers.acc_full + buffer, buffer_phase)
             after_sync()
-        parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
+        parts = acc_parts(acc, buffer, columns)
         corner = (work.tile_m * tile_m + first_row(spec, work), work.tile_n * tile_n)
-        fused = Fused(taken, corner[0] + thread, corner[1], extents, (work.i0, work.i1))
+        batch = (work.i0, work.i1)
+        epilogue = EpilogueArguments(taken, corner[0] + thread, corner[1], extents, batch)
         reading = Reading(
-            read, read.partition_S(parts), work.k_tiles, drained + buffer, pair, fused, total
-        )
+            read, read.partition_S(parts), work.k_tiles, barriers.acc_empty + buffer, pair,
+            epilogue, total,
+        )  # fmt: skip
         if const_expr(geo.store == "tma"):
             at = (work.tile_m, work.tile_n, work.i0, work.i1)
             if const_expr(spec.split):  # the batches of a part follow one another
@@ -92,7 +88,7 @@ def store(
             by_rows = ()
             if const_expr(has_groups):
                 if const_expr(not spec.problem.groups.stacked):
-                    at = (work.tile_m, work.tile_n, Int32(0), Int32(0))  # of all there is one D
+                    at = (work.tile_m, work.tile_n, Int32(0), Int32(0))  # all groups have one D
                 by_rows = GroupRows(first_row(spec, work), stored, corner, extents)
             used = store_boxes(spec, reading, stored.view, boxes, at, thread, scale, used, by_rows)
         else:
@@ -108,10 +104,10 @@ def store(
         if const_expr(has_groups):
             unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
         else:
-            unit = following(spec, queue, unit, units, step, answer, heard)
+            unit = following(spec, queue, unit, units, step, answer, answer_phase)
         if const_expr(not geo.scales_k_tiles):
             buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
-        answer, heard = next_answer(geo, answer, heard, (buffer, buffer_phase))
+        answer, answer_phase = next_answer(geo, answer, answer_phase, (buffer, buffer_phase))
     if const_expr(has_groups):
         warps = (thread // 32, STORE_WARPS)
         clear_rest(spec.problem, stored.address, strides, sizes, taken, order.bounds, walk, warps)
@@ -123,7 +119,7 @@ def store(
 
 
 def chunk(spec: Spec) -> int:
-    """Return the columns of sums that a thread reads at once."""
+    """Return the columns that a thread reads at once."""
     if spec.geometry.box_columns:
         return spec.geometry.box_columns
     return _CHUNK if spec.config.tile[1] % _CHUNK == 0 else _CHUNK // 2
@@ -131,60 +127,53 @@ def chunk(spec: Spec) -> int:
 
 @cute.jit
 def begin(spec: cutlass.Constexpr, reading: Reading, part: cutlass.Constexpr) -> cute.Tensor:
-    """Start to read a part of the columns of a thread's row; `finish` waits for them.
+    """Start to read a part of the columns of a thread's row; `receive` waits for it.
 
-    Those that have been promoted are in registers already.
+    What `promote` has added up is in registers already.
     """
     read, source = reading.copy, reading.source
-    identity = cute.make_identity_tensor((ROWS, chunk(spec)))
-    held = cute.make_rmem_tensor(read.partition_D(identity).shape, spec.acc)
+    held = fragment_of(spec, read, chunk(spec))
     if const_expr(spec.geometry.scales_k_tiles):
-        take(reading.total, part, held)
+        for i in range_constexpr(cute.size(held)):
+            held[i] = reading.total[part * cute.size(held) + i]
     elif const_expr(spec.split):
         held.fill(0)
-        if reading.k_tiles > 0:  # else this part of K is empty, and nothing has been summed
+        if reading.k_tiles > 0:  # else this part of K is empty, and the buffer holds another's
             cute.copy(read, source[None, None, None, 0, part], held)
     else:
         cute.copy(read, source[None, None, None, 0, part], held)
     return held
 
 
-def take(total: cute.Tensor, part: int, held: cute.Tensor) -> None:
-    """Take a part of a thread's row."""
-    count = cute.size(held)
-    for i in range(count):
-        held[i] = total[part * count + i]
-
-
-def finish(
-    spec: Spec, reading: Reading, held: cute.Tensor, part: int, count: int, scale: tuple,
+def receive(
+    spec: Spec, reading: Reading, held: cute.Tensor, part: int, count: int, scale: Scale,
     ahead: bool,
 ) -> Any:  # fmt: skip
     """Wait for the columns that this warp has begun to read, and scale them.
 
-    The last part hands the buffer back. Before that, and if `ahead`, the next part is begun to be
-    read, and returned. Sums that have been promoted are neither waited for nor scaled.
+    The last of `count` parts hands the buffer back. Otherwise, if `ahead`, this begins to read the
+    next part, and returns it. What `promote` has added up is neither waited for nor scaled.
     """
     coming, promoted = None, spec.geometry.scales_k_tiles
     if not promoted:
         cute.arch.fence_view_async_tmem_load()
     if part == count - 1:
         if not promoted:
-            leave(reading.drained, reading.pair, spec.geometry.ctas)
+            leave(reading.empty, reading.pair, spec.geometry.ctas)
     elif ahead:
         coming = begin(spec, reading, part + 1)
     scale_acc(held, scale)
     return coming
 
 
-def fuse(spec: Spec, reading: Reading, held: cute.Tensor, part: int) -> cute.Tensor:
-    """Carry out the epilogue of a call on columns that `finish` has returned from; if there is one.
+def with_epilogue(spec: Spec, reading: Reading, held: cute.Tensor, part: int) -> cute.Tensor:
+    """Carry out the epilogue of a call, if there is one, on columns that `receive` has waited for.
 
-    Behind a gate they are half as many.
+    A gate makes one column of two.
     """
     if spec.problem.epilogue is None or spec.split:
         return held
-    taken, row, column, extents, batch = reading.fused
+    taken, row, column, extents, batch = reading.epilogue
     count = cute.size(held)
     runs = [Run(row, column + part * count, count)]
     site = Site(extents, batch, aligned=True, together=True)
@@ -198,14 +187,14 @@ def fuse(spec: Spec, reading: Reading, held: cute.Tensor, part: int) -> cute.Ten
 @cute.jit
 def store_boxes(
     spec: cutlass.Constexpr, reading: Reading, view: TmaView, area: cute.Pointer,
-    at: tuple[Int32, Int32, Int32, Int32], thread: Int32, scale: tuple, used: Int32,
+    at: tuple[Int32, Int32, Int32, Int32], thread: Int32, scale: Scale, used: Int32,
     by_rows: GroupRows,
 ) -> Int32:  # fmt: skip
     """Store a tile by TMA, each warp its own rows; returns which of its boxes a warp uses next.
 
     While one box is filled, the next columns are read from tensor memory, and the box before is on
-    its way to device memory. Of groups of rows (`by_rows`) a box may have rows of another: then the
-    lanes store its own.
+    its way to device memory. Where groups divide rows (`by_rows`), a box may have rows of the next
+    group: then the lanes store the group's own.
     """
     geo = spec.geometry
     columns = geo.box_columns
@@ -218,8 +207,8 @@ def store_boxes(
     coming = begin(spec, reading, 0)
     for part in range_constexpr(count):
         held = coming
-        coming = finish(spec, reading, held, part, count, scale, ahead=True)
-        held = fuse(spec, reading, held, part)
+        coming = receive(spec, reading, held, part, count, scale, ahead=True)
+        held = with_epilogue(spec, reading, held, part)
         slot = own + (used + part) % BOXES * box_elements
         cute.arch.cp_async_bulk_wait_group(BOXES - 1, read=True)
         cute.arch.sync_warp()
@@ -249,11 +238,11 @@ def send_rows(
         moved = cute.domain_offset((row, 0, 0, 0), view.tensor)
         send_box(view.atom, moved, slot, const_expr((BOX_ROWS, columns)), to)
     else:
-        place = Int64(i0) * strides.l0 + Int64(first) * strides.row + corner[1] + part * columns
-        line = out + place * size
+        offset = Int64(i0) * strides.l0 + Int64(first) * strides.row + corner[1] + part * columns
+        line = out + offset * size
         box = (BOX_ROWS, columns, size)
         store_box_part(box, slot.toint(), line, strides.row * size, left, thread % 32, 32)
-        cute.arch.cp_async_bulk_commit_group()  # of none: boxes are counted
+        cute.arch.cp_async_bulk_commit_group()  # an empty group: boxes are counted
 
 
 @cute.jit
@@ -279,7 +268,7 @@ def fill_box(spec: cutlass.Constexpr, held: cute.Tensor, box: cute.Pointer, lane
 @cute.jit
 def store_rows(
     spec: cutlass.Constexpr, reading: Reading, area: cute.Pointer, base: Int64, row_step: Int64,
-    corner: tuple[Int32, Int32], sizes: tuple[Int32, Int32], thread: Int32, scale: tuple,
+    corner: tuple[Int32, Int32], sizes: tuple[Int32, Int32], thread: Int32, scale: Scale,
 ) -> None:  # fmt: skip
     """Store a tile of a D whose rows begin at any element; each warp stores its own rows."""
     geo = spec.geometry
@@ -293,8 +282,8 @@ def store_rows(
     coming = begin(spec, reading, 0)
     for part in range_constexpr(count):
         held = coming
-        coming = finish(spec, reading, held, part, count, scale, ahead=True)
-        held = fuse(spec, reading, held, part)
+        coming = receive(spec, reading, held, part, count, scale, ahead=True)
+        held = with_epilogue(spec, reading, held, part)
         cute.arch.sync_warp()  # the rows of the box before are stored
         fill_box(spec, held, own, lane)
         cute.arch.sync_warp()
@@ -310,7 +299,7 @@ def store_rows(
 @cute.jit
 def store_direct(
     spec: cutlass.Constexpr, reading: Reading, base: Int64, steps: tuple[Int64, Int64],
-    corner: tuple[Int32, Int32], sizes: tuple[Int32, Int32], thread: Int32, scale: tuple,
+    corner: tuple[Int32, Int32], sizes: tuple[Int32, Int32], thread: Int32, scale: Scale,
 ) -> None:  # fmt: skip
     """Store a tile from registers; each thread stores its own row."""
     m, n = sizes
@@ -320,12 +309,12 @@ def store_direct(
     line = base + Int64(row) * steps[0] * (spec.output.width // 8)
     for part in range_constexpr(count):
         held = begin(spec, reading, part)
-        finish(spec, reading, held, part, count, scale, ahead=False)
-        held = fuse(spec, reading, held, part)
+        receive(spec, reading, held, part, count, scale, ahead=False)
+        held = with_epilogue(spec, reading, held, part)
         column = corner[1] + part * columns
-        pair = const_expr(columns // cute.size(held))  # columns of the sums for one of D
+        gate = const_expr(columns // cute.size(held))  # columns of accumulators for one of D
         if row < m:
-            store_row(spec, held, line, steps[1], column // pair, n // pair)
+            store_row(spec, held, line, steps[1], column // gate, n // gate)
 
 
 @cute.jit

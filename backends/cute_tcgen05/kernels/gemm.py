@@ -1,19 +1,22 @@
 """The Blackwell GEMM: TMA, tcgen05, tensor memory, persistent, warp-specialized.
 
 This file has the load and multiply roles, and sends each warp to its own; the store role is in
-`epilogue`, the ask role in `clc_scheduler`, the launch in `host`.
+`epilogue`, the request role in `clc_scheduler`, the launch in `host`.
 
 The story of one CTA
 --------------------
     load       one warp. For each work unit and k_tile: wait until the stage is free (`empty`),
                announce the bytes (`full`), start the TMA loads of A and B, and of their scales.
-    multiply   one warp. Wait until a buffer of sums is free (`drained`); for each k_tile wait
-               `full`, copy scales to tensor memory if there are any, issue the tcgen05
-               instructions, and have their end announced at `empty`; that of the unit at `summed`.
-    store      four warps. Wait `summed`, read the sums from tensor memory some columns at a time,
-               hand the buffer back (`drained`) with the last, and store them: by TMA out of a box
-               in shared memory while the next columns are read, or straight from registers.
-    ask        one warp of a cluster, where the schedule is dynamic: see `clc_scheduler`.
+    multiply   one warp. Wait until a buffer of accumulators is free (`acc_empty`); for each k_tile
+               wait `full`, copy scales to tensor memory if there are any, issue the tcgen05
+               instructions, and have their end announced at `empty`; that of the unit at
+               `acc_full`.
+    store      four warps. Wait `acc_full`, read accumulators from tensor memory some columns at a
+               time, hand the buffer back (`acc_empty`) with the last, and store them: by TMA out of
+               a box in shared memory while the next columns are read, or straight from registers.
+    request    one warp of a cluster, where the schedule is dynamic: see `clc_scheduler`.
+
+`init_barriers` says how many arrivals each barrier counts.
 
 In a pair both CTAs load, and the even one's `full` counts the bytes of both; it alone multiplies,
 and what it announces reaches both. Both store the rows that they hold.
@@ -24,7 +27,7 @@ part and sends it to all that share it, once all of them have left the stage.
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -34,7 +37,7 @@ from cutlass.utils import blackwell_helpers
 
 from ...cute.kernels.device import SMEM, pinned, pinned_tensor, select
 from ...cute.kernels.epilogue import Taken
-from ...cute.kernels.records import Dealt, Stored, TmaView
+from ...cute.kernels.records import Dealt, Ranks, Stored, TmaView
 from ...cute.kernels.scaling import Scales
 from ...cute.kernels.tile_scheduler import (
     Work,
@@ -58,17 +61,17 @@ from ..geometry import (
 )
 from . import clc_scheduler as scheduling
 from . import scale_factors as block_scales
-from .clc_scheduler import Queue, ask, following, next_answer
+from .clc_scheduler import Queue, following, next_answer, request_units
 from .epilogue import store
 from .pipeline import Ring, at_stage, next_stage, origin, ring_of
 from .records import (
     Barriers,
     BatchFactors,
-    BlockScales,
     Loads,
     Operand,
     Result,
     ScaleTiles,
+    ScaleViews,
     Schedule,
 )
 from .spec import Spec
@@ -91,7 +94,7 @@ def load_atoms(
     spec: Spec, mma: cute.TiledMma, tensors: tuple[cute.Tensor, cute.Tensor],
     layouts: tuple[cute.ComposedLayout, cute.ComposedLayout],
 ) -> list[TmaView]:  # fmt: skip
-    """Return the TMA loads of one stage of A and B."""
+    """Return the TMA loads of a stage of A and of B."""
     geo = spec.geometry
     group = tcgen05.CtaGroup.TWO if geo.ctas == 2 else tcgen05.CtaGroup.ONE
     tiler = (*geo.mma, spec.config.tile[2])
@@ -111,10 +114,10 @@ def load_atoms(
     return made
 
 
-def sharing(spec: Spec, ranks: tuple[Int32, Int32, Int32]) -> tuple[Int32, Int32, Int32]:
-    """Return three masks of CTAs: those that receive this one's part of A, and of B, and the last.
+def sharing(spec: Spec, ranks: Ranks) -> tuple[Int32, Int32, Int32]:
+    """Return masks of CTAs: those that get this one's part of A, or of B, and a third.
 
-    The last mask has the CTAs whose loads the products of this CTA's pair read: both of every pair.
+    The third has the CTAs whose loads the products of this CTA's pair read: both of every pair.
     """
     ctas, (cm, cn) = spec.geometry.ctas, spec.config.cluster
     rank_m, rank_n, _ = ranks
@@ -129,7 +132,7 @@ def sharing(spec: Spec, ranks: tuple[Int32, Int32, Int32]) -> tuple[Int32, Int32
 
 def part_of_a(
     spec: Spec, mma: cute.TiledMma, view: TmaView, shared: cute.Tensor,
-    ranks: tuple[Int32, Int32, Int32], row: Int32,
+    ranks: Ranks, row: Int32,
 ) -> tuple[cute.Tensor, cute.Tensor]:  # fmt: skip
     """Return where this CTA's part of each k_tile of A goes, and where it is from, behind a row."""
     geo, tensor = spec.geometry, view.tensor
@@ -146,7 +149,7 @@ def part_of_a(
 
 def partitions(
     spec: Spec, mma: cute.TiledMma, views: tuple[TmaView, TmaView],
-    shared: tuple[cute.Tensor, cute.Tensor], ranks: tuple[Int32, Int32, Int32],
+    shared: tuple[cute.Tensor, cute.Tensor], ranks: Ranks,
 ) -> tuple[Operand, Operand]:  # fmt: skip
     """Return how this CTA's part of each k_tile of A and of B is loaded."""
     geo, tile_k = spec.geometry, spec.config.tile[2]
@@ -206,7 +209,7 @@ def load(
     a, b, from_a = loads.a, loads.b, loads.a.source
     full, empty = barriers.full, barriers.empty
     leads = ranks[0] % geo.ctas == 0
-    answer, heard = Int32(0), Int32(0)
+    answer, answer_phase = Int32(0), Int32(0)
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     has_groups = const_expr(spec.problem.groups is not None)
     unit, fields, walk = first_of_groups(spec, first_unit, units, order, ranks)
@@ -244,8 +247,8 @@ def load(
         if const_expr(has_groups):
             unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
         else:
-            unit = following(spec, queue, unit, units, step, answer, heard)
-        answer, heard = advance(answer, heard, ANSWERS)
+            unit = following(spec, queue, unit, units, step, answer, answer_phase)
+        answer, answer_phase = advance(answer, answer_phase, ANSWERS)
     # Stay until every stage is empty: nobody may signal a CTA that has ended.
     for _ in range_constexpr(config.stages):
         cute.arch.mbarrier_wait(empty + stage, phase)
@@ -268,12 +271,12 @@ class Sources(NamedTuple):
     Attributes
     ----------
     matrices
-        A and B in shared memory, and the words of their descriptors (see `descriptor`).
+        A and B in shared memory, each with the words of its descriptor (see `descriptor`).
     scales
-        Those of blocks; empty where there are none.
+        Of blocks of K; empty without them.
     """
 
-    matrices: tuple
+    matrices: tuple[tuple[cute.Tensor, tuple[Int32, Int32]], ...]
     scales: ScaleTiles | tuple[()] = ()
 
 
@@ -287,17 +290,17 @@ def issue(
     spec: Spec, into: Int32, a: tuple[Int32, Int32], b: tuple[Int32, Int32], keep: Int32,
     block: int, scales: tuple[Int32, ...] = (), left: Int32 | None = None,
 ) -> None:  # fmt: skip
-    """Multiply block `block` of a k_tile, 32 bytes of K, added to the sums if they are kept.
+    """Multiply block `block` of a k_tile, 32 bytes of K, added to accumulators if these are kept.
 
-    One thread. `scales` says where those of A and of B are; if `left` is given, only so many
-    blocks of the k_tile are multiplied.
+    One thread. `scales` are the columns of tensor memory that A's scales and B's begin at; `left`
+    is how many blocks of the k_tile are multiplied, if not all.
 
-    In PTX, because `cute.gemm` has int8 sums saturate, which are to wrap around, and passes lanes
-    to leave out.
+    In PTX, because `cute.gemm` has int8 accumulators saturate, which are to wrap around, and passes
+    lanes to leave out.
     """
     kind, word = instruction_kind(spec.problem), instruction_word(spec.problem, spec.config, block)
     arguments = [into, *a, *b, keep, Int32(word), *scales]
-    places = "[{$r7}], [{$r8}], " if scales else ""
+    of_scales = "[{$r7}], [{$r8}], " if scales else ""
     only = ""
     if left is not None:
         only = f"setp.gt.s32 there, {{$r{len(arguments)}}}, {block}; @there "
@@ -306,7 +309,7 @@ def issue(
         "{ .reg .b64 a, b; .reg .pred keep, there; setp.ne.b32 keep, {$r5}, 0; "
         "mov.b64 a, {{$r1}, {$r2}}; mov.b64 b, {{$r3}, {$r4}}; "
         f"{only}tcgen05.mma.cta_group::{spec.geometry.ctas}.kind::{kind} "
-        f"[{{$r0}}], a, b, {{$r6}}, {places}keep; }}",
+        f"[{{$r0}}], a, b, {{$r6}}, {of_scales}keep; }}",
         read_only_args=arguments,
     )
 
@@ -317,8 +320,8 @@ def multiply_k_tile(
 ) -> None:  # fmt: skip
     """Multiply what a stage holds, or its first `left` k_blocks; one warp.
 
-    k_tile 0 begins new sums, the others add to them. One thread is elected for each instruction by
-    itself, since around all of them it would take a branch.
+    k_tile 0 overwrites the accumulators, the others add to them. One thread is elected for each
+    instruction by itself, since around all of them it would take a branch.
     """
     scales: list[tuple[Int32, ...]] = [()] * K_BLOCKS
     if sources.scales:
@@ -362,8 +365,8 @@ def multiply_to_the_end(
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Multiply k_tiles, of which K may end within the one behind `whole` ones; returns the stage.
 
-    Of that one only the first `left` k_blocks are multiplied: the padding of its scales may be NaN.
-    It has a place outside of the loop, whose instructions would all have predicates otherwise.
+    Of that k_tile only the first `left` k_blocks are multiplied: the padding of its scales may be
+    NaN. It is outside of the loop, whose instructions would all have predicates otherwise.
     """
     done = Int32(0)
     while done < k_tiles:
@@ -378,12 +381,12 @@ def multiply_to_the_end(
 @cute.jit
 def multiply(
     spec: cutlass.Constexpr, schedule: Schedule, a: cute.Tensor, b: cute.Tensor,
-    sums: cute.Tensor, scales: ScaleTiles, k_blocks: Int32, barriers: Barriers,
+    acc: cute.Tensor, scales: ScaleTiles, k_blocks: Int32, barriers: Barriers,
 ) -> None:  # fmt: skip
     """Multiply every k_tile of every unit; one warp, of the even CTA of a pair."""
     geo = spec.geometry
     (order, units), queue, first_unit, step, ranks = schedule
-    _, empty, summed, drained = barriers
+    _, empty, acc_full, acc_empty = barriers
     both = Int32(3) << pair_rank(spec, ranks) if const_expr(geo.ctas == 2) else None
     free = sharing(spec, ranks)[2] if const_expr(geo.cluster > 1) else None
     ring = ring_of(empty, spec.config.stages)
@@ -392,24 +395,24 @@ def multiply(
         scales = block_scales.origins(spec, scales, ring)
     stage, phase = ring[0], Int32(0)
     buffer, buffer_phase = Int32(0), Int32(1)
-    answer, heard = Int32(0), Int32(0)
+    answer, answer_phase = Int32(0), Int32(0)
     has_groups = const_expr(spec.problem.groups is not None)
     unit, fields, walk = first_of_groups(spec, first_unit, units, order, ranks)
     while unit < units:
         work = Work(*(fields if const_expr(has_groups) else work_unit(spec, unit, order, ranks)))
         if const_expr(not geo.scales_k_tiles):
-            cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
+            cute.arch.mbarrier_wait(acc_empty + buffer, buffer_phase)
             after_sync()
-        into = sums[None, None, None, buffer].iterator.toint()
+        into = acc[None, None, None, buffer].iterator.toint()
         if const_expr(geo.scales_k_tiles):
             for _ in cutlass.range(work.k_tiles, unroll=1):
-                cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
+                cute.arch.mbarrier_wait(acc_empty + buffer, buffer_phase)
                 after_sync()
-                into = sums[None, None, None, buffer].iterator.toint()
+                into = acc[None, None, None, buffer].iterator.toint()
                 stage, phase = take_k_tile(
                     spec, into, Sources(matrices), Int32(0), stage, phase, ring, free
                 )
-                announce(spec, summed + buffer, both)
+                announce(spec, acc_full + buffer, both)
                 buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
         elif const_expr(spec.problem.blocks is None):
             for k_tile in cutlass.range(work.k_tiles, unroll=1):
@@ -422,16 +425,16 @@ def multiply(
                 spec, into, sources, work.k_tiles, whole, left, stage, phase, ring, free
             )
         if const_expr(not geo.scales_k_tiles):
-            announce(spec, summed + buffer, both)
+            announce(spec, acc_full + buffer, both)
             buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
         if const_expr(has_groups):
             unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
         else:
-            unit = following(spec, queue, unit, units, step, answer, heard)
-        answer, heard = next_answer(geo, answer, heard, (buffer, buffer_phase ^ 1))
-    # Stay until the buffers are drained: the store warps arrive here.
+            unit = following(spec, queue, unit, units, step, answer, answer_phase)
+        answer, answer_phase = next_answer(geo, answer, answer_phase, (buffer, buffer_phase ^ 1))
+    # Stay until the buffers are empty: the store warps arrive here.
     for _ in range_constexpr(geo.buffers):
-        cute.arch.mbarrier_wait(drained + buffer, buffer_phase)
+        cute.arch.mbarrier_wait(acc_empty + buffer, buffer_phase)
         buffer, buffer_phase = advance(buffer, buffer_phase, geo.buffers)
 
 
@@ -441,26 +444,26 @@ def multiply(
 @cute.jit
 def init_barriers(spec: cutlass.Constexpr, barriers: Barriers, queue: Queue, warp: Int32) -> None:
     """Initialise all barriers; one warp."""
-    full, empty, summed, drained = barriers
+    full, empty, acc_full, acc_empty = barriers
     if warp == 0:
         with cute.arch.elect_one():
             for i in range_constexpr(spec.config.stages):
                 cute.arch.mbarrier_init(full + i, 1)
                 cute.arch.mbarrier_init(empty + i, spec.geometry.readers)
             for i in range_constexpr(spec.geometry.buffers):
-                cute.arch.mbarrier_init(summed + i, 1)
-                cute.arch.mbarrier_init(drained + i, STORE_WARPS * spec.geometry.ctas)
+                cute.arch.mbarrier_init(acc_full + i, 1)
+                cute.arch.mbarrier_init(acc_empty + i, STORE_WARPS * spec.geometry.ctas)
             scheduling.init(spec.geometry, queue)
             cute.arch.mbarrier_init_fence()
 
 
-def cta_in_cluster(spec: Spec) -> tuple[tuple[Int32, Int32, Int32], Int32, Int32]:
-    """Return this CTA's ranks in its cluster, which cluster that is, and how many there are."""
+def cta_in_cluster(spec: Spec) -> tuple[Ranks, Int32, Int32]:
+    """Return this CTA's ranks in its cluster, the cluster's number, and the count of clusters."""
     across, along, _ = cute.arch.block_idx()
     wide, _, _ = cute.arch.grid_dim()
     cm, cn = spec.config.cluster
     cluster_index, clusters = across // cm, wide // cm
-    ranks = (  # constants where the cluster has one CTA that way
+    ranks = Ranks(  # constants where the cluster has one CTA that way
         across - cluster_index * cm if cm > 1 else Int32(0),
         along if cn > 1 else Int32(0),
         Int32(0),
@@ -468,20 +471,28 @@ def cta_in_cluster(spec: Spec) -> tuple[tuple[Int32, Int32, Int32], Int32, Int32
     return ranks, cluster_index, clusters
 
 
+class Shared(NamedTuple):
+    """What is in shared memory: `holder` gets the address of tensor memory, `boxes` are of D."""
+
+    barriers: Barriers
+    holder: cute.Pointer
+    queue: Queue | None
+    a: cute.Tensor
+    b: cute.Tensor
+    boxes: cute.Pointer
+    scales: cute.Pointer
+
+
 def allocate(
     spec: Spec, layout_a: cute.ComposedLayout, layout_b: cute.ComposedLayout
-) -> tuple[Any, ...]:
-    """Lay out shared memory: barriers, stages of A and of B, boxes of D, scales.
-
-    Returns the barriers, where the address of tensor memory goes,
-    the scheduler's queue, and the others in this order.
-    """
+) -> Shared:  # fmt: skip
+    """Lay out shared memory."""
     config, geo = spec.config, spec.geometry
     smem = cutlass.memory.SmemAllocator()
     full = smem.allocate_array(cutlass.Int64, 2 * config.stages + 2 * geo.buffers)
     empty = full + config.stages
-    summed = empty + config.stages
-    drained = summed + geo.buffers
+    acc_full = empty + config.stages
+    acc_empty = acc_full + geo.buffers
     holder = smem.allocate_array(cutlass.Int32, 1)
     queue = scheduling.allocate(geo, smem)
     shared_a = smem.allocate_tensor(spec.operands[0], layout_a.outer, 1024, swizzle=layout_a.inner)
@@ -495,7 +506,8 @@ def allocate(
         scales = smem.allocate_array(Int32, words, byte_alignment=128)
     if geo.slot_bytes > 0:
         scales = smem.allocate_array(Float32, geo.slot_bytes // 4, byte_alignment=16)
-    return Barriers(full, empty, summed, drained), holder, queue, shared_a, shared_b, boxes, scales
+    barriers = Barriers(full, empty, acc_full, acc_empty)
+    return Shared(barriers, holder, queue, shared_a, shared_b, boxes, scales)
 
 
 def prefetch_descriptors(
@@ -533,7 +545,7 @@ def gemm_kernel(
     sizes: tuple[Int32, Int32],
     dealt: Dealt,
     scales: Scales,
-    of_blocks: BlockScales,
+    of_blocks: ScaleViews,
     taken: Taken,
 ) -> None:
     """Multiply the units that fall to this CTA."""
@@ -541,16 +553,15 @@ def gemm_kernel(
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     ranks, cluster_index, clusters = cta_in_cluster(spec)
-    barriers, holder, queue, shared_a, shared_b, boxes, shared_scales = allocate(
-        spec, layout_a, layout_b
-    )
+    shared = allocate(spec, layout_a, layout_b)
+    barriers, queue = shared.barriers, shared.queue
     schedule = Schedule(dealt, queue, cluster_index, clusters, ranks)
 
     init_barriers(spec, barriers, queue, warp)
     mma = tiled_mma(spec)
-    loads = Loads(*partitions(spec, mma, (view_a, view_b), (shared_a, shared_b), ranks))
+    loads = Loads(*partitions(spec, mma, (view_a, view_b), (shared.a, shared.b), ranks))
     if warp == MULTIPLY_WARP:
-        cute.arch.alloc_tmem(geo.tensor_columns, holder, is_two_cta=geo.ctas == 2)
+        cute.arch.alloc_tmem(geo.tensor_columns, shared.holder, is_two_cta=geo.ctas == 2)
         cute.arch.relinquish_tmem_alloc_permit(is_two_cta=geo.ctas == 2)
     if warp == LOAD_WARP:
         prefetch_descriptors(spec, view_a, view_b, stored.view, of_blocks.views)
@@ -564,30 +575,30 @@ def gemm_kernel(
     cute.arch.griddepcontrol_wait()
     cute.arch.griddepcontrol_launch_dependents()
 
-    held = cute.arch.retrieve_tmem_ptr(spec.acc, 16, holder)
+    held = cute.arch.retrieve_tmem_ptr(spec.acc, 16, shared.holder)
     of_tile = mma.partition_shape_C(geo.mma)
-    sums = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, geo.buffers)).layout)
+    acc = cute.make_tensor(held, mma.make_fragment_C(cute.append(of_tile, geo.buffers)).layout)
     if warp == LOAD_WARP:
         mask_a, mask_b = (cutlass.Int16(pinned(mask)) for mask in sharing(spec, ranks)[:2])
         tiles = ()
         if const_expr(geo.scale_bytes > 0):
-            tiles = tuple(block_scales.partitions(spec, of_blocks.views, shared_scales))
+            tiles = tuple(block_scales.partitions(spec, of_blocks.views, shared.scales))
         a, b = loads.a._replace(mask=mask_a), loads.b._replace(mask=mask_b)
-        load(spec, schedule, Loads(a, b, tiles, (mma, view_a, shared_a)), barriers, factors)
+        load(spec, schedule, Loads(a, b, tiles, (mma, view_a, shared.a)), barriers, factors)
     elif warp == MULTIPLY_WARP:
         if ranks[0] % geo.ctas == 0:
-            a, b = mma.make_fragment_A(shared_a), mma.make_fragment_B(shared_b)
+            a, b = mma.make_fragment_A(shared.a), mma.make_fragment_B(shared.b)
             tiles = ()
             if const_expr(geo.scale_bytes > 0):
-                words = block_scales.descriptor_words(shared_scales)
+                words = block_scales.descriptor_words(shared.scales)
                 tiles = ScaleTiles(words, held.toint() + geo.scale_column)
-            multiply(spec, schedule, a, b, sums, tiles, of_blocks.k_blocks, barriers)
+            multiply(spec, schedule, a, b, acc, tiles, of_blocks.k_blocks, barriers)
     elif warp < STORE_WARPS:
-        result = Result(boxes, stored, sizes, scales, taken, shared_scales)
-        store(spec, schedule, sums, barriers, result, thread)
+        result = Result(shared.boxes, stored, sizes, scales, taken, shared.scales)
+        store(spec, schedule, acc, barriers, result, thread)
     elif const_expr(geo.dynamic):
         if ranks[0] + ranks[1] == 0:
-            ask(spec, queue)
+            request_units(spec, queue)
     free_tensor_memory(geo, held, warp)
 
 

@@ -1,4 +1,4 @@
-"""The host function: copies of operands, TMA descriptors, the launch, the sum of the parts."""
+"""The host function: copies of operands, TMA descriptors, the launch, the reduction."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from cutlass.utils import blackwell_helpers
 from ...cute.kernels import tile_scheduler as persistent
 from ...cute.kernels.device import select
 from ...cute.kernels.epilogue import Taken
-from ...cute.kernels.host_arguments import Steps
+from ...cute.kernels.host_arguments import ResultSteps, Sizes, Steps
 from ...cute.kernels.records import Arguments, Dealt, Stored, TmaView
 from ...cute.kernels.reduction import reduce_parts, store_target
 from ...cute.kernels.repack import depth
@@ -24,45 +24,41 @@ from ...cute.kernels.tile_scheduler import (
     unit_order,
 )
 from ...cute.kernels.tma_boxes import box_atom
-from ..geometry import (
-    BOX_ROWS,
-    K_BYTES,
-)
+from ..geometry import BOX_ROWS, K_BYTES
 from . import scale_factors as block_scales
 from .gemm import gemm_kernel, load_atoms, tiled_mma
-from .records import BatchFactors, BlockScales
+from .records import BatchFactors, ScaleViews
 from .spec import Spec
 
 __all__ = ["Spec", "example_arguments", "make_host"]
 
 
 def start(spec: Spec, of: Arguments) -> None:
-    """Launch the copies that are needed, the product, and the reduction of its parts."""
+    """Launch the copies that are needed, the product, and the reduction of split-K."""
     d, (m, n, k, l0, l1), scales = of.addresses.d, of.sizes, of.scales
-    split_k, stream = of.parameters.split_k, of.stream
+    split_k = of.parameters.split_k
     geo, config = spec.geometry, spec.config
     tiler = (*geo.mma, config.tile[2])
     mma = tiled_mma(spec)
-    view_a, view_b, parts = operands(spec, of)
-    outer_steps, of_blocks = [*of.a_steps[2:], *of.b_steps[2:]], ()
+    view_a, view_b, partials = operands(spec, of)
+    steps, scale_views = [of.a_steps, of.b_steps], ()
     if const_expr(spec.problem.blocks is not None):
-        of_blocks, parts = block_scales.loads(
-            spec, scales.blocks, (m, n), k, (l0, l1), parts, stream
-        )
-        outer_steps += [step for steps in scales.blocks.steps for step in (steps.l0, steps.l1)]
+        scale_views, partials = block_scales.loads(spec, of, partials)
+        steps += scales.blocks.steps
         scales = scales._replace(blocks=())
-    # Of split K those of blocks are in the parts already, and others multiply what is added up.
-    whole = () if geo.scales_k_tiles else scales.whole
-    of_sums = Scales() if spec.split and not geo.scales_k_tiles else scales
+    # Of split-K scales of blocks are in the partial sums already; others multiply their reduction.
+    reduced_scales = () if geo.scales_k_tiles else scales.whole
+    if const_expr(spec.split and not geo.scales_k_tiles):
+        scales = Scales()
     layouts = (
         blackwell_helpers.make_smem_layout_a(mma, tiler, spec.operands[0], config.stages),
         blackwell_helpers.make_smem_layout_b(mma, tiler, spec.operands[1], config.stages),
     )
     load_a, load_b = load_atoms(spec, mma, (view_a, view_b), layouts)
-    out, out_strides = store_target(spec, parts, d, (m, n, l0, l1), of.d_steps)
+    out, out_strides = store_target(spec, partials, d, (m, n, l0, l1), of.d_steps)
     store_d = load_a
     if const_expr(geo.store == "tma"):
-        view_d = target_view(spec, out, (m, n, l0, l1), out_strides, split_k)
+        view_d = target_view(spec, out, of.sizes, out_strides, split_k)
         store_d = TmaView(*box_atom(view_d, (BOX_ROWS, geo.box_columns)))
     order = unit_order(spec, of)
     units = most_units(spec, of.sizes, split_k)
@@ -70,28 +66,31 @@ def start(spec: Spec, of: Arguments) -> None:
     clusters = units
     if const_expr(not geo.dynamic):
         clusters = cutlass.min(units, cutlass.max(of.parameters.sms // geo.cluster, Int32(1)))
-    ones = [select(step != 0, Int32(1), Int32(0)) for step in outer_steps]
-    factors = BatchFactors(*(tuple(ones[i : i + 2]) for i in range(0, len(ones), 2)))
+    factors = BatchFactors(
+        *[tuple(select(x != 0, Int32(1), Int32(0)) for x in (each.l0, each.l1)) for each in steps]
+    )
     gemm_kernel(
         spec, *layouts, load_a, load_b, Stored(store_d, out, out_strides), factors,
-        (m, n), Dealt(order, units), of_sums,
-        BlockScales((k + K_BYTES - 1) // K_BYTES, of_blocks), Taken() if spec.split else of.taken,
+        (m, n), Dealt(order, units), scales,
+        ScaleViews((k + K_BYTES - 1) // K_BYTES, scale_views), Taken() if spec.split else of.taken,
     ).launch(
         grid=(clusters * cm, cn, 1), block=(32 * geo.warps, 1, 1), cluster=(cm, cn, 1),
-        stream=stream, min_blocks_per_mp=1, use_pdl=True,
+        stream=of.stream, min_blocks_per_mp=1, use_pdl=True,
     )  # fmt: skip
     reduce_parts(
-        spec, parts, d, (m, n, l0, l1), of.d_steps, split_k, whole, stream, of.taken
+        spec, partials, d, (m, n, l0, l1), of.d_steps, split_k, reduced_scales, of.stream, of.taken
     )  # fmt: skip
 
 
-def target_view(spec: Spec, out: Int64, sizes: tuple, steps: tuple, split_k: Int32) -> cute.Tensor:
+def target_view(
+    spec: Spec, out: Int64, sizes: Sizes, steps: ResultSteps, split_k: Int32
+) -> cute.Tensor:  # fmt: skip
     """View what is stored as (M, N, L0, L1), or as (M, N, batches, parts of K)."""
-    m, n, l0, l1 = sizes
-    row, column, inner, outer = steps[:4]
+    m, n, _, l0, l1 = sizes
+    row, column, inner, outer, part = steps
     deep = (depth(inner, l0), depth(outer, l1))
     if spec.split:
-        outer, deep = steps[4], (l0 * l1, split_k)
+        outer, deep = part, (l0 * l1, split_k)
     return batched(out, spec.output, m, n, Steps(row, column, inner, outer), deep, True)
 
 

@@ -1,8 +1,8 @@
 """The ring of stages of the multiply warp, which knows a stage by the address of its barrier.
 
 Whatever a stage has (barriers, operands, scales) lies at a constant distance from that of the stage
-before. So the address of its `empty` is all that has to be known of a stage: every other address is
-a multiplication and an addition away.
+before. So the address of a stage's `empty` is all that has to be known: every other address is a
+multiplication and an addition away.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -21,9 +21,9 @@ class Ring(NamedTuple):
     Attributes
     ----------
     first
-        The first stage.
+        The first stage's.
     end
-        Behind the last one.
+        The one behind the last stage's.
     """
 
     first: Int32
@@ -31,13 +31,13 @@ class Ring(NamedTuple):
 
 
 def ring_of(empty: cute.Pointer, stages: int) -> Ring:
-    """Return the ring whose `empty` barriers begin there."""
+    """Return the ring of stages with these `empty` barriers."""
     first = pinned(Int32(empty.toint()))
     return Ring(first, pinned(first + stages * BARRIER))
 
 
 def origin(first: Int32, apart: int, ring: Ring) -> Int32:
-    """Return what `at_stage` adds to: from the first stage's address, and the distance of two."""
+    """Return what `at_stage` adds to, from the first stage's address and the distance of two."""
     assert apart % BARRIER == 0
     return pinned(first - ring.first * (apart // BARRIER))
 

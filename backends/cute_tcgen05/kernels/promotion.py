@@ -1,7 +1,7 @@
-"""Scales of blocks of 128 elements of K: sums of each k_tile times these are added up in registers.
+"""Scales of blocks of 128 elements of K: scaled accumulators of k_tiles are added in registers.
 
-The tensor cores sum one k_tile, which is as long as a block, into a buffer of tensor memory, and
-the next one into the other. The store warps read a buffer some columns at a time, a row of the tile
+A k_tile is as long as a block; the tensor cores multiply it into a buffer of tensor memory, and the
+next one into the other. The store warps read a buffer some columns at a time, a row of the tile
 each thread, and hand it back. A thread loads the scale of its row, and that of the block that the
 tile's columns lie in, one k_tile ahead. Where each column has a scale, a thread loads one of these,
 and leaves it in shared memory for all.
@@ -13,7 +13,6 @@ from typing import NamedTuple
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
-from cutlass.cute.nvgpu import tcgen05
 
 from ...cute.kernels.device import elements, read, select, shared_vector, write
 from ...cute.kernels.scaling import Scales, block_scale, column_of_b
@@ -21,28 +20,29 @@ from ...cute.kernels.tile_scheduler import Work, advance, first_row
 from ..geometry import ROWS, STORE_WARPS
 from .records import Barriers
 from .spec import Spec
-from .tensor_memory import after_sync, leave
+from .tensor_memory import acc_parts, after_sync, fragment_of, leave, load_of
 
 __all__ = ["promote"]
 
-_CHUNK = 32  # columns of sums that a thread reads at once, beside those that it holds
+_CHUNK = 32  # columns that a thread reads at once, besides the row that it holds
 _VECTOR = 4  # scales of columns that are read at once
 _BARRIER = 1  # a named barrier of the store warps
+Pair = tuple[Float32, ...]
 
 
 class Line(NamedTuple):
-    """Where the scales of a row of A, or of a column of B, lie: of the first block, and steps."""
+    """Scales of a row of A, or a column of B: the first one's address, and bytes to the next."""
 
-    place: Int64
+    address: Int64
     step: Int64
 
 
 def lines_of(
     spec: Spec, scales: Scales, work: Work, sizes: tuple[Int32, Int32], thread: Int32
 ) -> tuple[Line, Line]:
-    """Return where the scales of a thread's row are, and those of one of the tile's columns.
+    """Return where the scales of a thread's row are, and where those of one of the tile's columns.
 
-    Of lines behind the last one it is that one's.
+    Lines behind the last one have the last one's scales.
     """
     tile_n = spec.config.tile[1]
     row = cutlass.min(work.tile_m * ROWS + first_row(spec, work) + thread, sizes[0] - 1)
@@ -50,11 +50,11 @@ def lines_of(
     column = column_of_b(spec.problem, cutlass.min(column, sizes[1] - 1), sizes[1])
     found = []
     operands = (spec.problem.scales.a, spec.problem.scales.b)
-    for operand, number, place, steps in zip(operands, (row, column), *scales.blocks, strict=True):
-        line = number // operand.sharing[0]
+    for operand, index, first, steps in zip(operands, (row, column), *scales.blocks, strict=True):
+        line = index // operand.sharing[0]
         at = Int64(line) * steps.line + Int64(work.i0) * steps.l0 + Int64(work.i1) * steps.l1
         width = operand.dtype.itemsize
-        found.append(Line(place + at * width, steps.block * width))
+        found.append(Line(first + at * width, steps.block * width))
     return found[0], found[1]
 
 
@@ -62,7 +62,7 @@ def scales_at(spec: Spec, lines: tuple[Line, Line], k_tile: Int32) -> tuple[Floa
     """Load the scales of a k_tile."""
     operands = (spec.problem.scales.a, spec.problem.scales.b)
     row, column = [
-        block_scale(line.place + Int64(k_tile) * line.step, operand.dtype)
+        block_scale(line.address + Int64(k_tile) * line.step, operand.dtype)
         for line, operand in zip(lines, operands, strict=True)
     ]
     return row, column
@@ -70,13 +70,14 @@ def scales_at(spec: Spec, lines: tuple[Line, Line], k_tile: Int32) -> tuple[Floa
 
 @cute.jit
 def promote(
-    spec: cutlass.Constexpr, sums: cute.Tensor, total: cute.Tensor, barriers: Barriers,
+    spec: cutlass.Constexpr, acc: cute.Tensor, total: cute.Tensor, barriers: Barriers,
     scales: Scales, slots: cute.Pointer, sizes: tuple[Int32, Int32], work: cutlass.Constexpr,
     thread: Int32, pair: Int32, buffer: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
-    """Sum up a thread's row of a unit, each k_tile times its scales; return the next buffer."""
+    """Add up a thread's row of a unit, each k_tile times its scales; return the next buffer."""
     geo, tile_n = spec.geometry, const_expr(spec.config.tile[1])
-    load, _ = parts_of(spec, sums, Int32(0), thread)
+    width = const_expr(width_of(spec))
+    load = load_of(spec, acc_parts(acc, Int32(0), width), thread)
     lines = lines_of(spec, scales, work, sizes, thread)
     end = work.first + work.k_tiles * work.step
     at = work.first + work.rotation * work.step
@@ -86,21 +87,21 @@ def promote(
         row, column = coming
         at += work.step
         at = select(at >= end, work.first, at)
-        coming = scales_at(spec, lines, at)  # behind the last those of the first, for nobody
+        coming = scales_at(spec, lines, at)  # behind the last k_tile the first one's, for nobody
         slot = slots + buffer * tile_n
         if const_expr(geo.slot_bytes > 0):
             if thread < tile_n:
                 write([column], shared_vector(slot, thread, 1))
             cute.arch.barrier(barrier_id=_BARRIER, number_of_threads=32 * STORE_WARPS)
-        cute.arch.mbarrier_wait(barriers.summed + buffer, phase)
+        cute.arch.mbarrier_wait(barriers.acc_full + buffer, phase)
         after_sync()
-        _, source = parts_of(spec, sums, buffer, thread)
+        source = load.partition_S(acc_parts(acc, buffer, width))
         coming_part = begin(spec, load, source, 0)
-        for part in range_constexpr(tile_n // width_of(spec)):
+        for part in range_constexpr(tile_n // width):
             held = coming_part
             cute.arch.fence_view_async_tmem_load()
-            if const_expr((part + 1) * width_of(spec) == tile_n):
-                leave(barriers.drained + buffer, pair, geo.ctas)
+            if const_expr((part + 1) * width == tile_n):
+                leave(barriers.acc_empty + buffer, pair, geo.ctas)
             else:
                 coming_part = begin(spec, load, source, part + 1)
             add_part(spec, total, held, part, (row, column), slot)
@@ -109,36 +110,23 @@ def promote(
 
 
 def width_of(spec: Spec) -> int:
-    """Return the columns of sums that a thread reads at once."""
+    """Return the columns that a thread reads at once."""
     # Scales of columns are in registers, too.
     half = spec.geometry.slot_bytes or spec.config.tile[1] % _CHUNK
     return _CHUNK // 2 if half else _CHUNK
 
 
-def parts_of(
-    spec: Spec, sums: cute.Tensor, buffer: Int32, thread: Int32
-) -> tuple[cute.ThrCopy, cute.Tensor]:
-    """Return how a thread reads its row of a buffer, and what it reads, by parts of columns."""
-    columns = width_of(spec)
-    atom = cute.make_copy_atom(
-        tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE), spec.acc
-    )
-    parts = cute.flat_divide(sums[(None, None), 0, 0, buffer], (ROWS, columns))
-    load = tcgen05.make_tmem_copy(atom, parts[None, None, 0, 0]).get_slice(thread)
-    return load, load.partition_S(parts)
-
-
 def begin(spec: Spec, load: cute.ThrCopy, source: cute.Tensor, part: int) -> cute.Tensor:
     """Start to read a part of the columns."""
-    identity = cute.make_identity_tensor((ROWS, width_of(spec)))
-    held = cute.make_rmem_tensor(load.partition_D(identity).shape, spec.acc)
+    held = fragment_of(spec, load, width_of(spec))
     cute.copy(load, source[None, None, None, 0, part], held)
     return held
 
 
 def add_part(
-    spec: Spec, total: cute.Tensor, held: cute.Tensor, part: int, scales: tuple, slot: cute.Pointer
-) -> None:
+    spec: Spec, total: cute.Tensor, held: cute.Tensor, part: int, scales: tuple[Float32, Float32],
+    slot: cute.Pointer,
+) -> None:  # fmt: skip
     """Add a part of the columns of a k_tile, times their scales."""
     row, column = scales
     first = part * width_of(spec)
@@ -149,9 +137,8 @@ def add_part(
             factors = multiplied(spec, row, elements(columns, 0, _VECTOR))
         for j in range(0, _VECTOR, 2):
             at = first + i + j
-            sums = (total[at], total[at + 1])
-            found = add_pair(spec, sums, (held[i + j], held[i + j + 1]), factors[j : j + 2])
-            total[at], total[at + 1] = found
+            pair, more = (total[at], total[at + 1]), (held[i + j], held[i + j + 1])
+            total[at], total[at + 1] = add_pair(spec, pair, more, factors[j : j + 2])
 
 
 def multiplied(spec: Spec, row: Float32, columns: list) -> list:
@@ -162,8 +149,8 @@ def multiplied(spec: Spec, row: Float32, columns: list) -> list:
     return [x for pair in pairs for x in cute.arch.mul_packed_f32x2((row, row), tuple(pair))]
 
 
-def add_pair(spec: Spec, sums: tuple, held: tuple, factors: list) -> tuple:
-    """Add two products to sums, by one instruction where there is such."""
+def add_pair(spec: Spec, total: Pair, held: Pair, factors: list[Float32]) -> Pair:
+    """Add two products to two numbers, by one instruction where there is one for it."""
     if spec.packed:
-        return cute.arch.fma_packed_f32x2(held, tuple(factors), sums)
-    return tuple(x + y * factor for x, y, factor in zip(sums, held, factors, strict=True))
+        return cute.arch.fma_packed_f32x2(held, tuple(factors), total)
+    return tuple(x + y * factor for x, y, factor in zip(total, held, factors, strict=True))

@@ -8,22 +8,13 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from ...cute.kernels.epilogue import Taken
-from ...cute.kernels.records import Dealt, Stored, TmaView
+from ...cute.kernels.records import Dealt, Ranks, Stored, TmaView
 from ...cute.kernels.scaling import Scales
 from .clc_scheduler import Queue
 
 __all__ = [
-    "Barriers",
-    "BatchFactors",
-    "BlockScales",
-    "Fused",
-    "GroupRows",
-    "Loads",
-    "Operand",
-    "Reading",
-    "Result",
-    "ScaleTiles",
-    "Schedule",
+    "Barriers", "BatchFactors", "EpilogueArguments", "GroupRows", "Loads", "Operand", "Reading",
+    "Result", "ScaleTiles", "ScaleViews", "Schedule",
 ]  # fmt: skip
 
 
@@ -36,15 +27,15 @@ class BatchFactors(NamedTuple):
     scales_b: tuple[Int32, ...] = ()
 
 
-class BlockScales(NamedTuple):
-    """Scales of blocks along K.
+class ScaleViews(NamedTuple):
+    """Scales of blocks of K, for TMA.
 
     Attributes
     ----------
     k_blocks
-        How many there are along K, of 32 bytes of an operand.
+        The k_blocks of K.
     views
-        For A's scales and for B's; empty where there are none.
+        For A's scales and for B's; empty without scales.
     """
 
     k_blocks: Int32
@@ -52,12 +43,12 @@ class BlockScales(NamedTuple):
 
 
 class Barriers(NamedTuple):
-    """In shared memory: of stages (`full`, `empty`), and of buffers of accumulators."""
+    """In shared memory: of stages, and of buffers of accumulators."""
 
     full: cute.Pointer
     empty: cute.Pointer
-    summed: cute.Pointer
-    drained: cute.Pointer
+    acc_full: cute.Pointer
+    acc_empty: cute.Pointer
 
 
 class Schedule(NamedTuple):
@@ -68,18 +59,18 @@ class Schedule(NamedTuple):
     dealt
         All units.
     queue
-        Of the hardware's scheduler; None where units are dealt.
+        The answers of the hardware's scheduler; None where units are dealt.
     first, step
         The first unit of this CTA, and how far the next one is from it where units are dealt.
     ranks
-        Of the CTA in its cluster, along M, N and K.
+        The CTA's, in its cluster.
     """
 
     dealt: Dealt
     queue: Queue | None
     first: Int32
     step: Int32
-    ranks: tuple[Int32, Int32, Int32]
+    ranks: Ranks
 
 
 class Operand(NamedTuple):
@@ -90,11 +81,11 @@ class Operand(NamedTuple):
     atom
         The instruction.
     source
-        By tile, k_tile and batch.
+        What it reads, by tile, k_tile and batch.
     into
-        By stage.
+        What it writes, by stage.
     mask
-        Of the CTAs that get it.
+        Which CTAs get it.
     """
 
     atom: cute.CopyAtom
@@ -111,15 +102,15 @@ class Loads(NamedTuple):
     a, b
         The operands.
     scales
-        What `scale_factors.partitions` returns; empty where there are none.
+        See `scale_factors.partitions`; empty without scales.
     of_a
         What `part_of_a` takes: A's view begins anew with each group of rows.
     """
 
     a: Operand
     b: Operand
-    scales: tuple = ()
-    of_a: tuple = ()
+    scales: tuple[Operand, ...] = ()
+    of_a: tuple[cute.TiledMma, TmaView, cute.Tensor] | tuple[()] = ()
 
 
 class ScaleTiles(NamedTuple):
@@ -128,9 +119,9 @@ class ScaleTiles(NamedTuple):
     Attributes
     ----------
     words
-        Of the descriptor of a tile in shared memory; see `scale_factors.descriptor_words`.
+        The descriptor of a tile in shared memory; see `scale_factors.descriptor_words`.
     column
-        Where they are in tensor memory.
+        The first column in tensor memory.
     tile_n
         The tile of D along N; None while no unit has begun.
     """
@@ -167,8 +158,8 @@ class Result(NamedTuple):
     slots: cute.Pointer
 
 
-class Fused(NamedTuple):
-    """What the epilogue of a call takes, the element of a thread, D's end, and L0 and L1."""
+class EpilogueArguments(NamedTuple):
+    """What the epilogue of a call takes, a thread's first element, M and N, and L0 and L1."""
 
     taken: Taken
     row: Int32
@@ -187,28 +178,28 @@ class Reading(NamedTuple):
     source
         By column.
     k_tiles
-        How many have been summed: none leaves the buffer as it was.
-    drained
+        How many have been multiplied: none leaves the buffer as it was.
+    empty
         The barrier to hand it back at.
     pair
         The rank of the CTA that multiplies.
-    fused
-        For the epilogue.
+    epilogue
+        See there.
     total
-        The thread's row, where sums are promoted to registers.
+        The thread's row, where accumulators of k_tiles are added up in registers.
     """
 
     copy: cute.ThrCopy
     source: cute.Tensor
     k_tiles: Int32
-    drained: cute.Pointer
+    empty: cute.Pointer
     pair: Int32
-    fused: Fused
+    epilogue: EpilogueArguments
     total: cute.Tensor
 
 
 class GroupRows(NamedTuple):
-    """A tile of a group of rows, whose last box may have rows of the next group.
+    """The rows of a group: a tile's last box may also have rows of the next group.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """Block scales on their way: into tiles if need be, to shared memory, to tensor memory.
 
 A tile (see `unigemm.problem.block_scales`) is 512 contiguous bytes: 32 lines of 16. TMA brings
-tiles as they lie; in a stage those along K follow one another, first of A, then of each 128 columns
+tiles as they lie; in a stage tiles along K follow one another, first of A, then of each 128 columns
 of B. Copied to tensor memory by 32x128b.warpx4, a line becomes a lane of each of the four warps,
 and four columns, each with the scales of a row: row 32 q + i of the tile is in lane i of column q,
 a byte for each block of K (PTX ISA, tcgen05: scale factor layouts).
@@ -18,13 +18,13 @@ from unigemm.problem.block_scales import TILE_BLOCKS, TILE_BYTES, TILE_ROWS
 
 from ...common.workspace import aligned
 from ...cute.kernels.device import GMEM, global_vector, pinned_tensor, read, select, write
-from ...cute.kernels.records import TmaView
+from ...cute.kernels.records import Arguments, TmaView
 from ...cute.kernels.repack import after_the_kernel_before, depth
-from ...cute.kernels.scaling import BlockScales
+from ...cute.kernels.scaling import ScaleSteps
 from ...cute.kernels.tile_scheduler import Work
 from ..geometry import HALF_TILE, K_BLOCKS, TILE_COLUMNS, scales_of_instruction
 from .pipeline import Ring, at_stage, origin
-from .records import ScaleTiles
+from .records import Operand, ScaleTiles
 from .spec import Spec
 
 _WORDS = TILE_BYTES // 4  # of a tile, the scales of four blocks of a row each
@@ -36,7 +36,7 @@ _LINE = 16  # bytes
 
 @cute.kernel
 def tile_kernel(
-    source: Int64, steps: tuple, target: Int64, rows: Int32, blocks: Int32, l0: Int32
+    source: Int64, steps: ScaleSteps, target: Int64, rows: Int32, blocks: Int32, l0: Int32
 ) -> None:
     """Write a tile of scales, a word each thread.
 
@@ -52,11 +52,11 @@ def tile_kernel(
     batch = line // down
     row = (line - batch * down) * TILE_ROWS + word % 4 * 32 + word // 4
     i1 = batch // l0
-    start = source + Int64(batch - i1 * l0) * steps[2] + Int64(i1) * steps[3]
-    start += Int64(cutlass.min(row, rows - 1)) * steps[0]
+    start = source + Int64(batch - i1 * l0) * steps.l0 + Int64(i1) * steps.l1
+    start += Int64(cutlass.min(row, rows - 1)) * steps.line
     addresses = []
     for j in range_constexpr(TILE_BLOCKS):
-        addresses.append(start + Int64(cutlass.min(first + j, blocks - 1)) * steps[1])
+        addresses.append(start + Int64(cutlass.min(first + j, blocks - 1)) * steps.block)
     where = target + Int64(tile) * TILE_BYTES + word * 4
     after_the_kernel_before(*addresses, where)
     found = [read(global_vector(address, Uint8, 1), 1)[0] for address in addresses]
@@ -64,9 +64,9 @@ def tile_kernel(
 
 
 def tiled(
-    order: str, block: int, address: Int64, steps: tuple, sizes: tuple, batch: tuple,
-    workspace: Int64, stream: cuda.CUstream,
-) -> tuple:  # fmt: skip
+    order: str, block: int, address: Int64, steps: ScaleSteps, sizes: tuple[Int32, Int32],
+    batch: tuple[Int32, Int32], workspace: Int64, stream: cuda.CUstream,
+) -> tuple[cute.Tensor, Int64]:  # fmt: skip
     """Return scales in tiles, viewed as words (a tile, along K, along the rows, L0, L1).
 
     Plain scales are copied into the workspace first. Also returns the workspace behind them.
@@ -75,7 +75,7 @@ def tiled(
     blocks = (k + block - 1) // block
     across = (blocks + TILE_BLOCKS - 1) // TILE_BLOCKS
     down = (rows + TILE_ROWS - 1) // TILE_ROWS
-    inner, outer = steps[2:]
+    inner, outer = steps.l0, steps.l1
     deep = (depth(inner, batch[0]), depth(outer, batch[1]))
     apart = Int64(across) * down * TILE_BYTES
     if order == "plain":
@@ -97,22 +97,18 @@ def tiled(
 
 
 def loads(
-    spec: Spec, scales: BlockScales, rows: tuple, k: Int32, batch: tuple, workspace: Int64,
-    stream: cuda.CUstream,
-) -> tuple:  # fmt: skip
-    """Return the TMA loads of a k_tile of A's scales and of B's, each an atom and what it reads.
-
-    Also returns the workspace behind the tiles that are made.
-    """
-    blocks = spec.problem.blocks
+    spec: Spec, of: Arguments, workspace: Int64
+) -> tuple[tuple[TmaView, ...], Int64]:  # fmt: skip
+    """Return the TMA loads of a k_tile of A's scales and of B's, and the workspace behind tiles."""
+    blocks, (m, n, k, l0, l1) = spec.problem.blocks, of.sizes
     assert blocks is not None
     group = tcgen05.CtaGroup.TWO if spec.geometry.ctas == 2 else tcgen05.CtaGroup.ONE
     load, made = cpasync.CopyBulkTensorTileG2SOp(group), []
     for order, address, steps, count, box in zip(
-        (blocks.a, blocks.b), scales.addresses, scales.steps, rows, boxes(spec), strict=True
+        (blocks.a, blocks.b), *of.scales.blocks, (m, n), boxes(spec), strict=True
     ):
         view, workspace = tiled(
-            order, blocks.block, address, steps, (count, k), batch, workspace, stream
+            order, blocks.block, address, steps, (count, k), (l0, l1), workspace, of.stream
         )
         atom, tensor = cpasync.make_tiled_tma_atom(load, view, cute.make_layout(box), box)
         made.append(TmaView(atom, tensor))
@@ -125,29 +121,29 @@ def boxes(spec: Spec) -> tuple[tuple[int, int, int], ...]:
     return (_WORDS, deep, of_a), (_WORDS, deep, of_b)
 
 
-def partitions(spec: Spec, views: tuple[TmaView, ...], shared: cute.Pointer) -> list:
-    """Return (atom, what it reads, target by stage) for the scales of A and of B."""
+def partitions(spec: Spec, views: tuple[TmaView, ...], shared: cute.Pointer) -> list[Operand]:
+    """Return how the scales of A and of B are loaded."""
     made, ahead = [], 0
     geo = spec.geometry
     for (atom, tensor), box in zip(views, boxes(spec), strict=True):
         pitches = (1, _WORDS, _WORDS * box[1], geo.scale_bytes // 4)
         layout = cute.make_layout((*box, spec.config.stages), stride=pitches)
         held = pinned_tensor(cute.make_tensor(shared + ahead, layout))
-        made.append((atom, tensor, cute.group_modes(held, 0, 3)))
+        made.append(Operand(atom, tensor, cute.group_modes(held, 0, 3)))
         ahead += cute.size(box)
     return made
 
 
 def bring_tiles(
-    spec: Spec, parts: tuple, tile_m: Int32, tile_n: Int32, k: Int32, batch: tuple, stage: Int32,
-    full: cute.Pointer,
+    spec: Spec, scales: tuple[Operand, ...], tile_m: Int32, tile_n: Int32, k: Int32,
+    batch: tuple[tuple[Int32, Int32], ...], stage: Int32, full: cute.Pointer,
 ) -> None:  # fmt: skip
     """Start the TMA loads of a stage's scales; TMA fills up with zeros behind rows and blocks."""
     starts = (tile_m, first_half_tile(spec, tile_n) * HALF_TILE // TILE_ROWS)
-    for operand, (atom, tensor, held) in enumerate(parts):
-        _, deep, wide = boxes(spec)[operand]
+    for i, (atom, tensor, held, _) in enumerate(scales):
+        _, deep, wide = boxes(spec)[i]
         # From any row of tiles on: the scales of a tile's columns may begin between two boxes.
-        ahead = cute.domain_offset((0, k * deep, starts[operand], *batch[operand]), tensor)
+        ahead = cute.domain_offset((0, k * deep, starts[i], *batch[i]), tensor)
         source = cute.local_tile(ahead, (_WORDS, deep, wide, 1, 1), (0,) * 5)
         into, addresses = cpasync.tma_partition(
             atom, 0, cute.make_layout(1), held, cute.group_modes(source, 0, 5)
@@ -184,7 +180,7 @@ def descriptor_words(shared: cute.Pointer) -> tuple[Int32, Int32]:
 
 
 def origins(spec: Spec, scales: ScaleTiles, ring: Ring) -> ScaleTiles:
-    """Return what `at_stage` adds to for scales, of those of the first stage."""
+    """Return what `at_stage` adds to, from the scales of the first stage."""
     low, high = scales.words
     geo = spec.geometry
     words = (origin(low, geo.scale_bytes >> 4, ring), high)
@@ -194,8 +190,8 @@ def origins(spec: Spec, scales: ScaleTiles, ring: Ring) -> ScaleTiles:
 def copy_tiles(spec: Spec, scales: ScaleTiles, stage: Int32) -> list[tuple[Int32, ...]]:
     """Copy a stage's tiles to tensor memory, in both CTAs of a pair; one warp.
 
-    `scales` are what `origins` returns, with the tile along N. Returns where the scales of each
-    instruction begin.
+    `scales` are what `origins` returns, with the tile along N. Returns the columns that each
+    instruction's scales begin at.
     """
     words, base, tile_n = scales
     geo = spec.geometry
@@ -213,9 +209,9 @@ def copy_tiles(spec: Spec, scales: ScaleTiles, stage: Int32) -> list[tuple[Int32
 
 
 def scales_of_block(spec: Spec, first: Int32, block: int, tile_n: Int32) -> tuple[Int32, Int32]:
-    """Return where the scales of A and of B begin for an instruction of a k_tile.
+    """Return the columns that A's scales and B's begin at for an instruction of a k_tile.
 
-    `first` is where the stage's begin, `block` counts instructions.
+    `first` is the stage's first column, `block` counts instructions.
     """
     blocks = spec.problem.blocks
     assert blocks is not None
@@ -226,7 +222,7 @@ def scales_of_block(spec: Spec, first: Int32, block: int, tile_n: Int32) -> tupl
 
 
 def whole_k_tiles(work: Work, blocks: Int32) -> tuple[Int32, Int32]:
-    """Return how many k_tiles come before the one that K ends in, and the k_blocks of that one.
+    """Return how many k_tiles come before the one that K ends in, and how many k_blocks that has.
 
     All k_tiles, where K ends with a k_tile or in another part. `blocks` counts the k_blocks of K.
     """
