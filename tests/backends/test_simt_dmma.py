@@ -29,13 +29,13 @@ from unigemm.backends.cute_simt.legality import unsupported_reason
 from unigemm.backends.cute_simt.schedules import DMMA, DMMA_K_TILE, WARP, is_dmma
 from unigemm.backends.cute_simt.tiles import DMMA_SHAPES
 from unigemm.cache.sass import disassemble, instruction_mix
-from unigemm.cli.main import specs
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
 from unigemm.planning.prediction import Alternative
 from unigemm.planning.target import ARCHITECTURES, named_target
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents
+from unigemm.runtime.words import specs
 
 FLOAT64 = DType.FLOAT64
 CLASSES = [

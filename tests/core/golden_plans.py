@@ -10,8 +10,8 @@ from itertools import product
 from pathlib import Path
 
 import unigemm
-from unigemm.cli.main import specs
 from unigemm.problem.block_scales import blocked_count
+from unigemm.runtime.words import specs
 
 FILE = Path(__file__).with_name("golden_plans.json")
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_110a", "sm_120a")

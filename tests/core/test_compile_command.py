@@ -38,9 +38,8 @@ def command_of(plan):
 def test_the_command_makes_the_very_kernel(
     sizes, dtype, precision, layout, batch, target, monkeypatch
 ):
-    (plan,) = main.plans_of(
-        *sizes, dtype, None, layout, batch, [target], precision=precision, tuned=False
-    )
+    product = main.Product(*sizes, dtype, None, layout, batch, [target], precision=precision)
+    (plan,) = main.plans_of(product, tuned=False)
     planned = []
     monkeypatch.setattr(main.show, "compile_all", lambda plans, quiet: planned.extend(plans) or [])
     words = shlex.split(command_of(plan))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,34 +22,16 @@ from ..planning.explanation import screen
 from ..planning.plan import Plan
 from ..planning.planner import KEPT
 from ..planning.target import name_of
-from ..runtime.plan_call import plan_request
+from ..runtime.rounding_kernels import RoundingKernel
 from ..runtime.warmup import plans_for
-from ..runtime.words import grouped_specs, quantize_out_of, request_of, requested_specs, specs
 from ..support.version import __version__
 from ..tuning.plan_plot import write_plan_plot
 from ..tuning.plot import check_picture
 from . import render as show
 from .cache import cache_app
 from .calibrate import calibrate_command
-from .epilogue import EpilogueWords
-from .groups import Along, Groups
-from .options import (
-    Backend,
-    Batch,
-    BatchInvariant,
-    Columns,
-    Depth,
-    DtypeName,
-    Json,
-    Layout,
-    OutDtype,
-    Precision,
-    QuantizeOut,
-    Rows,
-    ScaleA,
-    ScaleB,
-    Targets,
-)
+from .options import Json, Targets
+from .product import Product, operands_of, plans_of, takes_product
 from .report import report_command
 from .sweep import sweep_command
 from .targets import targets_command
@@ -123,54 +106,15 @@ def _failed(as_json: bool, kind: str, message: str, code: int) -> int:
     return code
 
 
-def plans_of(
-    m: int,
-    n: int,
-    k: int,
-    dtype: str,
-    out_dtype: str | None,
-    layout: str,
-    batch: int,
-    targets: list[str] | None,
-    epilogue: str | None = None,
-    groups: int | None = None,
-    along: str = "m",
-    *,
-    keep: int = KEPT,
-    tuned: bool = True,
-    **options: Any,
-) -> list[Plan]:
-    """Plan one product for every named target; options as in `unigemm.plan`."""
-    words = (m, n, k, dtype, out_dtype, layout, batch, epilogue, groups, along)
-    request = request_of(*words, **options)
-    wanted: list[str | None] = [*targets] if targets else [None]
-    return [plan_request(request, x, scaled=False, keep=keep, tuned=tuned) for x in wanted]
-
-
 def plan_json(plan: Plan) -> dict[str, Any]:
     """Return a plan's JSON, with the name of the target in place of its sizes and rates."""
     return {**plan.to_dict(), "target": name_of(plan.target)}
 
 
 @app.command("plan")
+@takes_product()
 def plan_command(
-    m: Rows,
-    n: Columns,
-    k: Depth,
-    dtype: DtypeName = "float32",
-    out_dtype: OutDtype = None,
-    layout: Layout = "nn",
-    batch: Batch = 1,
-    target: Targets = None,
-    backend: Backend = "auto",
-    precision: Precision = "ieee",
-    batch_invariant: BatchInvariant = False,
-    epilogue: EpilogueWords = None,
-    groups: Groups = None,
-    along: Along = "m",
-    scale_a: ScaleA = None,
-    scale_b: ScaleB = None,
-    quantize_out: QuantizeOut = None,
+    product: Product,
     top: Top = None,
     plot: Annotated[
         Path | None,
@@ -181,15 +125,10 @@ def plan_command(
     """Show which kernel computes an M x N x K product, and why. A named target needs no GPU."""
     if plot is not None:
         check_picture(plot)
-        if len(target or ()) > 1:
+        if len(product.target or ()) > 1:
             raise UnsupportedProblem("--plot draws one plan; name one --target")
-    keep = KEPT if top is None else top - 1
-    options: dict[str, Any] = {"backend": backend, "precision": precision, "keep": keep}
-    options["batch_invariant"] = batch_invariant
-    options |= {"groups": groups, "along": along, "scale_a": scale_a, "scale_b": scale_b}
-    options["quantize_out"] = quantize_out
     with show.waiting("planning", as_json):
-        plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
+        plans = plans_of(product, keep=KEPT if top is None else top - 1)
     if plot is not None:
         with show.waiting("drawing", as_json):
             write_plan_plot(plot, plans[0])
@@ -211,32 +150,19 @@ def _print_screen(plan: Plan, more: str) -> None:
 
 
 @app.command("compile")
+@takes_product()
 def compile_command(
-    m: Rows,
-    n: Columns,
-    k: Depth,
-    dtype: DtypeName = "float32",
-    out_dtype: OutDtype = None,
-    layout: Layout = "nn",
-    batch: Batch = 1,
-    target: Targets = None,
-    backend: Backend = "auto",
-    precision: Precision = "ieee",
-    batch_invariant: BatchInvariant = False,
-    epilogue: EpilogueWords = None,
-    groups: Groups = None,
-    along: Along = "m",
-    scale_a: ScaleA = None,
-    scale_b: ScaleB = None,
-    quantize_out: QuantizeOut = None,
+    product: Product,
     as_json: Json = False,
 ) -> None:
     """Compile the kernel of an M x N x K product into the cache."""
-    options: dict[str, Any] = {"backend": backend, "precision": precision}
-    options["batch_invariant"] = batch_invariant
-    options |= {"groups": groups, "along": along, "scale_a": scale_a, "scale_b": scale_b}
-    options["quantize_out"] = quantize_out
-    plans = plans_of(m, n, k, dtype, out_dtype, layout, batch, target, epilogue, **options)
+    with show.waiting("planning", as_json):
+        plans = plans_of(product)
+    _compile(plans, as_json)
+
+
+def _compile(plans: Sequence[Plan | RoundingKernel], as_json: bool) -> None:
+    """Compile the kernels of plans into the cache, and print them."""
     made = show.compile_all(plans, quiet=as_json)
     if as_json:
         show.print_json(show.compiled_json(made))
@@ -246,22 +172,9 @@ def compile_command(
 
 
 @app.command()
+@takes_product("target", "batch_invariant")
 def tune(
-    m: Rows,
-    n: Columns,
-    k: Depth,
-    dtype: DtypeName = "float32",
-    out_dtype: OutDtype = None,
-    layout: Layout = "nn",
-    batch: Batch = 1,
-    backend: Backend = "auto",
-    precision: Precision = "ieee",
-    epilogue: EpilogueWords = None,
-    groups: Groups = None,
-    along: Along = "m",
-    scale_a: ScaleA = None,
-    scale_b: ScaleB = None,
-    quantize_out: QuantizeOut = None,
+    product: Product,
     candidates: Annotated[int, typer.Option(min=1, help="Measure this many configurations.")] = 8,
     budget: Annotated[float, typer.Option(help="Device time to spend, in seconds.")] = 1.0,
     file: Annotated[
@@ -272,28 +185,23 @@ def tune(
     """Measure configurations of an M x N x K product, and use the fastest from then on."""
     from ..tuning.autotune import autotune
 
-    a, b = specs(m, n, k, dtype, layout, batch)
-    ends: dict[str, Any] = {}
-    shape = None
-    if groups is not None:
-        a, b, ends, shape = grouped_specs(a, b, groups, along)
+    a, b, ends, requested = operands_of(product)
     with show.progress(as_json) as bar:
         task = bar.add_task("tuning", total=None)
         plan = autotune(
             a,
             b,
-            dtype=out_dtype,
-            precision=precision,
-            backend=backend,
+            dtype=product.out_dtype,
+            precision=product.precision,
+            backend=product.backend,
             candidates=candidates,
             budget=budget,
             file=file,
             report=lambda what, done, of: bar.update(
                 task, description=what, completed=done, total=of
             ),
-            quantize_out=quantize_out_of(quantize_out),
             **ends,
-            **requested_specs(epilogue, scale_a, scale_b, a, b, shape),
+            **requested,
         )
     if as_json:
         show.print_json(plan_json(plan))
@@ -324,12 +232,7 @@ def warmup_command(
     """Compile the kernels of a list of products into the cache, side by side."""
     with show.waiting("planning", as_json):
         plans = plans_for(file, target, epilogue)
-    made = show.compile_all(plans, quiet=as_json)
-    if as_json:
-        show.print_json(show.compiled_json(made))
-        return
-    show.print_table(show.kernel_table(made))
-    show.say(show.compiled_line(made))
+    _compile(plans, as_json)
 
 
 app.command("sweep")(sweep_command)

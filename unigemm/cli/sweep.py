@@ -13,7 +13,6 @@ import typer
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import dtype_named
 from ..problem.problem import PRECISIONS
-from ..runtime.words import grouped_specs, quantize_out_of, requested_specs
 from ..tuning.measure import Workload, best_device
 from ..tuning.plot import check_picture, write_plot
 from ..tuning.sweep import (
@@ -22,49 +21,21 @@ from ..tuning.sweep import (
     compile_all,
     contenders,
     row,
-    spec_of,
     starts,
     sweep_into,
 )
 from . import render as show
-from .epilogue import EpilogueWords
-from .groups import Along, Groups
-from .options import (
-    Batch,
-    Columns,
-    Depth,
-    DtypeName,
-    Json,
-    Layout,
-    OutDtype,
-    Precision,
-    QuantizeOut,
-    Rows,
-    ScaleA,
-    ScaleB,
-    named_backends,
-)
+from .options import Json, named_backends
+from .product import Product, operands_of, takes_product
 
 __all__ = ["lists_of", "sweep_command", "write_csv"]
 
 Values = Annotated[str, typer.Option(help="Values to try, with commas between. Default: all.")]
 
 
+@takes_product("target", "backend", "batch_invariant")
 def sweep_command(
-    m: Rows,
-    n: Columns,
-    k: Depth,
-    dtype: DtypeName = "float32",
-    out_dtype: OutDtype = None,
-    layout: Layout = "nn",
-    batch: Batch = 1,
-    precision: Precision = "ieee",
-    epilogue: EpilogueWords = None,
-    groups: Groups = None,
-    along: Along = "m",
-    scale_a: ScaleA = None,
-    scale_b: ScaleB = None,
-    quantize_out: QuantizeOut = None,
+    product: Product,
     backend: Annotated[
         str,
         typer.Option(help="Names with commas between, or auto.", autocompletion=named_backends),
@@ -105,8 +76,7 @@ def sweep_command(
     if plot is not None:
         check_picture(plot)
     lists = lists_of(tile, stages, cluster, schedule, raster, group, split_k, cluster_k, occupancy)
-    work = workload(m, n, k, dtype, out_dtype, layout, batch, precision)
-    work = _requested(work, epilogue, scale_a, scale_b, groups, along, quantize_out)
+    work = workload(product)
     device = best_device()
     plans, reasons = starts(work, _parts(backend))
     if not plans:
@@ -132,39 +102,24 @@ def sweep_command(
     show.print_table(show.table(str(work), headings, map(_cells, rows)))
 
 
-def workload(
-    m: int, n: int, k: int, dtype: str, out_dtype: str | None, layout: str, batch: int,
-    precision: str,
-) -> Workload:  # fmt: skip
+def workload(product: Product) -> Workload:
     """Return the problem that the options describe.
 
     Raises
     ------
     UnsupportedProblem
-        The layout, the precision or a dtype is unknown.
+        A word is not known.
     """
-    if layout not in ("nn", "nt", "tn", "tt"):
-        raise UnsupportedProblem(f"layout {layout!r} is not known; use nn, nt, tn or tt")
-    if precision not in PRECISIONS:
+    x = product
+    a, _, _, given = operands_of(x)
+    if x.precision not in PRECISIONS:
         known = ", ".join(PRECISIONS)
-        raise UnsupportedProblem(f"precision {precision!r} is not known; use one of {known}")
-    into = None if out_dtype is None else dtype_named(out_dtype)
-    return Workload(m, n, k, dtype_named(dtype), layout, batch, precision=precision, into=into)  # type: ignore[arg-type]
-
-
-def _requested(
-    work: Workload, epilogue: str | None, scale_a: str | None, scale_b: str | None,
-    groups: int | None, along: str, quantize_out: str | None = None,
-) -> Workload:  # fmt: skip
-    """Return a problem with an epilogue and scales, and with its groups if it has any."""
-    shape = None
-    if groups is not None:
-        shape = grouped_specs(*spec_of(work), groups, along)[3]
-        work = replace(work, groups=groups, along=along)
-    requested = requested_specs(epilogue, scale_a, scale_b, *spec_of(work), shape)
-    if quantize_out is not None:
-        requested["quantize_out"] = quantize_out_of(quantize_out)
-    return replace(work, fused=tuple(requested.items()))
+        raise UnsupportedProblem(f"precision {x.precision!r} is not known; use one of {known}")
+    work = Workload(
+        x.m, x.n, x.k, a.dtype, x.layout, x.batch, precision=x.precision,  # type: ignore[arg-type]
+        into=None if x.out_dtype is None else dtype_named(x.out_dtype), fused=tuple(given.items()),
+    )  # fmt: skip
+    return work if x.groups is None else replace(work, groups=x.groups, along=x.along)
 
 
 def lists_of(
