@@ -6,8 +6,7 @@ Operands that TMA or the tensor cores cannot read where they lie are repacked in
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import cutlass
 import cutlass.cute as cute
@@ -86,8 +85,7 @@ class TileSpec(Protocol):
 # -- work units ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """One work unit, as this CTA sees it.
 
     Attributes
@@ -118,15 +116,15 @@ class Work:
     step: Int32
     k_tiles: Int32
     rotation: Int32
-    begin: Int32 | None = None
-    end: Int32 | None = None
-    head: Int32 | None = None
+    begin: Int32 | tuple[()] = ()
+    end: Int32 | tuple[()] = ()
+    head: Int32 | tuple[()] = ()
 
 
 def unit_order(spec: TileSpec, of: Arguments) -> TileOrder | GroupOrder:
     """Work out on the host what `work_unit` counts and divides by, or what `find_unit` does."""
     m, n, k, l0, _ = of.sizes
-    split_k, along_n, band, _, rotate_m, rotate_n = of.parameters
+    split_k, band = of.parameters.split_k, of.parameters.band
     tile_m, tile_n, tile_k = spec.config.tile
     cm, cn = spec.config.cluster
     tiles_m = (m + tile_m * cm - 1) // (tile_m * cm)
@@ -136,9 +134,10 @@ def unit_order(spec: TileSpec, of: Arguments) -> TileOrder | GroupOrder:
         return GroupOrder(Bounds(*of.offsets, l0, m, tiles_n, band), k_tiles)
     step = split_k * spec.config.cluster_k
     divisors = [Divisor(number) for number in (split_k, step, l0)]
-    tiles = raster(tiles_m, tiles_n, along_n, band)
+    tiles = raster(tiles_m, tiles_n, of.parameters.along_n, band)
+    rotations = (of.parameters.rotate_m, of.parameters.rotate_n)
     bounds = Bounds(*of.offsets, l0, k) if of.offsets else ()
-    return TileOrder(tiles, *divisors, k_tiles, rotate_m, rotate_n, bounds)
+    return TileOrder(tiles, *divisors, k_tiles, *rotations, bounds)
 
 
 def most_units(spec: TileSpec, sizes: Sizes, split_k: Int32) -> Int32:
@@ -159,33 +158,30 @@ def is_walked(spec: TileSpec) -> bool:
     return groups is not None and groups.along != "k"
 
 
-def work_unit(
-    spec: TileSpec, unit: Int32, order: TileOrder, ranks: Ranks
-) -> tuple[Int32, ...]:  # fmt: skip
-    """Decode a running number into the fields of `Work`.
+def work_unit(spec: TileSpec, unit: Int32, order: TileOrder, ranks: Ranks) -> Work:
+    """Return the unit of a running number.
 
     Tiles that all read the same few rows begin at different k_tiles (`rotation`), so that they do
     not all want the same ones at once.
     """
-    tiles, split_k, step, l0, k_tiles_k, rotate_m, rotate_n, bounds = order
-    rank_m, rank_n, rank_k = ranks
     cm, cn = spec.config.cluster
-    tm, tn, batch = tile_coordinates(unit, tiles)
+    tm, tn, batch = tile_coordinates(unit, order.tiles)
     part = Int32(0)
     if spec.split:
-        batch, part = divmod(batch, split_k)
-    k_tiles = k_tiles_k * spec.products
+        batch, part = divmod(batch, order.split_k)
+    k_tiles = order.k_tiles * spec.products
     # Parts are interleaved: CTAs that run at once then read neighbours in device memory.
     first, apart = Int32(0), Int32(1)
     if spec.split or spec.config.cluster_k > 1:
-        first, apart = part * spec.config.cluster_k + rank_k, step.divisor
-        k_tiles = (k_tiles - first + apart - 1) // step
-    rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * k_tiles // ROTATIONS
-    i1, i0 = divmod(batch, l0)
-    fields = (tm * cm + rank_m, tn * cn + rank_n, i0, i1, part, first, apart, k_tiles, rotation)
-    if not bounds:
-        return fields
-    begin, end = group_range(spec.problem.groups, bounds, i0)
+        first, apart = part * spec.config.cluster_k + ranks.k, order.step.divisor
+        k_tiles = (k_tiles - first + apart - 1) // order.step
+    rotation = ((tm * order.rotate_m + tn * order.rotate_n) % ROTATIONS) * k_tiles // ROTATIONS
+    i1, i0 = divmod(batch, order.l0)
+    tile_m, tile_n = tm * cm + ranks.m, tn * cn + ranks.n
+    work = Work(tile_m, tile_n, i0, i1, part, first, apart, k_tiles, rotation)
+    if not order.bounds:
+        return work
+    begin, end = group_range(spec.problem.groups, order.bounds, i0)
     tile_k = spec.config.tile[2]
     unit = TMA_BITS // spec.operands[0].width if any(spec.k_major) else 1
     if spec.problem.has_block_scales:  # a k_tile is a block of K, wherever groups begin
@@ -194,7 +190,7 @@ def work_unit(
     begin -= head
     k_tiles = (end - begin + tile_k - 1) // tile_k * spec.products
     k_tiles = select(end > begin + head, k_tiles, Int32(0))
-    return (*fields[:7], k_tiles, Int32(0), begin, end, head)
+    return work._replace(k_tiles=k_tiles, rotation=Int32(0), begin=begin, end=end, head=head)
 
 
 def first_of_groups(
@@ -223,25 +219,25 @@ def next_unit(
     spec: cutlass.Constexpr, unit: Int32, units: Int32, order: TileOrder | GroupOrder,
     ranks: Ranks, walk: Walk,
 ) -> tuple:  # fmt: skip
-    """Return a unit of a product with groups, its fields, and the walk so far; a whole warp.
+    """Return a unit's number in a product with groups, the unit, and the walk so far; a whole warp.
 
-    The unit is the one that is asked for, or `EXHAUSTED`; so it is behind that one, too.
+    Behind the last unit the number is `EXHAUSTED`, as it is for any further one.
     """
     unit = select(unit < 0, Int32(EXHAUSTED), unit)
     if const_expr(is_walked(spec)):
-        rank_m, rank_n, _ = ranks
         cm, cn = spec.config.cluster
-        groups, k_tiles = order
         unit, (tm, tn, group, begin, end), walk = find_unit(
-            spec.problem.groups, spec.config.tile[0] * cm, groups, walk, unit
+            spec.problem.groups, spec.config.tile[0] * cm, order.bounds, walk, unit
         )
         zero = Int32(0)
-        tile = (tm * cm + rank_m, tn * cn + rank_n, group, zero, zero, zero, Int32(1))
-        fields = (*tile, k_tiles * spec.products, zero, begin, end)
+        work = Work(
+            tm * cm + ranks.m, tn * cn + ranks.n, group, zero, zero, zero, Int32(1),
+            order.k_tiles * spec.products, zero, begin, end,
+        )  # fmt: skip
     else:
-        fields = work_unit(spec, unit, order, ranks)
+        work = work_unit(spec, unit, order, ranks)
         unit = select(unit < units, unit, Int32(EXHAUSTED))
-    return unit, fields, walk
+    return unit, work, walk
 
 
 # -- the ring of stages ----------------------------------------------------------------------------

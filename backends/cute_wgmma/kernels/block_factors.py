@@ -31,6 +31,7 @@ from .records import (
     Extents,
     FactorAddresses,
     Factors,
+    ScaleLine,
     Schedule,
 )
 from .spec import Spec
@@ -59,13 +60,12 @@ def bring_scales(
     """
     thread = (warp - 1) * 32 + cute.arch.lane_idx()
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
-    (order, units), unit, fields, step, ranks = schedule
+    (order, units), unit, work, step, ranks = schedule
     walk = ()
     cute.arch.griddepcontrol_wait()
     if const_expr(spec.problem.groups is not None):
-        unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
+        unit, work, walk = first_of_groups(spec, unit, units, order, ranks)
     while unit < units:
-        work = Work(*fields)
         lines = lines_of(spec, scales, work, extents, thread)
         if const_expr(not copies(spec)):
             stage, phase = read_k_tiles(
@@ -82,10 +82,10 @@ def bring_scales(
             )  # fmt: skip
         unit += step
         if const_expr(spec.problem.groups is not None):
-            unit, fields, walk = next_unit(spec, unit, units, order, ranks, walk)
+            unit, work, walk = next_unit(spec, unit, units, order, ranks, walk)
         else:
             if unit < units:
-                fields = work_unit(spec, unit, order, ranks)
+                work = work_unit(spec, unit, order, ranks)
     if const_expr(copies(spec)):
         cute.arch.inline_ptx("cp.async.wait_all;")
 
@@ -98,24 +98,22 @@ def copies(spec: Spec) -> bool:
 
 def lines_of(
     spec: Spec, scales: BlockScales, work: Work, extents: Extents, thread: Int32
-) -> tuple[tuple[Int64, Int64], ...]:
-    """Return where a thread's lines have the scale of the first block of K, and bytes to the next.
-
-    Lines are rows of the tile, and behind them blocks of columns, or columns.
-    """
+) -> tuple[ScaleLine, ...]:
+    """Return a thread's lines: rows of the tile, and behind them blocks of columns, or columns."""
     tile_m = spec.config.tile[0]
     line_of = lines_from(spec, scales, work, extents)
     found = []
     for number in numbers_of(spec, thread):
         both = zip(line_of(0, number), line_of(1, number - tile_m), strict=True)
-        found.append(tuple(Int64(cutlass.select_(number < tile_m, *each)) for each in both))
+        fields = (Int64(cutlass.select_(number < tile_m, *each)) for each in both)
+        found.append(ScaleLine(*fields))
     return tuple(found)
 
 
 def lines_from(
     spec: Spec, scales: BlockScales, work: Work, extents: Extents
-) -> Callable[[int, Int32], tuple[Int64, Int64]]:
-    """Return what says where a line of a tile's A or B has scales, as `lines_of` does.
+) -> Callable[[int, Int32], ScaleLine]:
+    """Return what says where a line of a tile's A or B has scales.
 
     Of lines before the first or behind the last one of the operand, it is that one's.
     """
@@ -123,7 +121,7 @@ def lines_from(
     operands = (spec.problem.scales.a, spec.problem.scales.b)
     shared = (operands[0].sharing[0], operands[1].sharing[0])
 
-    def line_of(which: int, number: Int32) -> tuple[Int64, Int64]:
+    def line_of(which: int, number: Int32) -> ScaleLine:
         steps, width = scales.steps[which], operands[which].dtype.itemsize
         if which == 0 or scales_each_column(spec.problem):
             line = cutlass.min(cutlass.max(corner[which] + number, Int32(0)), sizes[which] - 1)
@@ -136,7 +134,7 @@ def lines_from(
         batch = Int64(work.i0) * steps.l0 + Int64(work.i1) * steps.l1
         first = first_k_of(spec, work) // spec.config.tile[2]
         batch += Int64(line) * steps.line + Int64(first) * steps.block
-        return scales.addresses[which] + batch * width, steps.block * width
+        return ScaleLine(scales.addresses[which] + batch * width, steps.block * width)
 
     return line_of
 
@@ -156,8 +154,8 @@ def k_tile_at(work: Work, index: Int32) -> Int32:
 
 @cute.jit
 def copy_k_tiles(
-    spec: cutlass.Constexpr, lines: cutlass.Constexpr, slots: Int32, barriers: Barriers,
-    work: cutlass.Constexpr, thread: Int32, stage: Int32, phase: Int32,
+    spec: cutlass.Constexpr, lines: tuple[ScaleLine, ...], slots: Int32, barriers: Barriers,
+    work: Work, thread: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Copy the scales of a unit's k_tiles; return the stage behind them."""
     full, empty = barriers
@@ -165,8 +163,8 @@ def copy_k_tiles(
         k_tile = Int64(k_tile_at(work, done))
         cute.arch.mbarrier_wait(empty + stage, phase)
         for i in range_constexpr(len(lines)):
-            first, along = lines[i]
-            copy_scale(spec, first + k_tile * along, slots, stage, numbers_of(spec, thread)[i])
+            source = lines[i].first + k_tile * lines[i].step
+            copy_scale(spec, source, slots, stage, numbers_of(spec, thread)[i])
         cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
         stage, phase = advance(stage, phase, spec.config.stages)
     return stage, phase
@@ -193,20 +191,23 @@ def in_vectors(spec: Spec, scales: BlockScales, work: Work) -> cutlass.Boolean:
 
 
 def sides_of(spec: Spec, line_of: Callable, thread: Int32) -> tuple:
-    """Return a thread's rows and its columns, or blocks of these: the numbers, and `line_of`."""
+    """Return a thread's rows, and its columns or blocks of these: the number and line of each.
+
+    Behind these, how many there are of the tile.
+    """
     rows, columns = spec.config.tile[:2]
     columns = int(scale_lines(spec.problem, rows, columns)) - rows
     found = []
     for which, count in enumerate((rows, columns)):
         numbers = [thread + first for first in range(0, count, 32 * spec.scale_warps)]
-        found.append(tuple((number, *line_of(which, number)) for number in numbers))
+        found.append(tuple((number, line_of(which, number)) for number in numbers))
     return (*found, rows, columns)
 
 
 @cute.jit
 def read_vectors(
     spec: cutlass.Constexpr, sides: cutlass.Constexpr, slots: Int32, barriers: Barriers,
-    work: cutlass.Constexpr, thread: Int32, stage: Int32, phase: Int32,
+    work: Work, thread: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Read the scales of a unit's k_tiles, those of rows four at a time, and leave them."""
     full, empty = barriers
@@ -214,11 +215,11 @@ def read_vectors(
     for done in cutlass.range(0, work.k_tiles, 4, unroll=1):
         of_rows, of_columns = [], []
         for x in range_constexpr(len(rows)):
-            where = rows[x][1] + Int64(done) * 4
+            where = rows[x][1].first + Int64(done) * 4
             of_rows.append(read(global_vector(where, Float32, 4), 4))
         for i in range_constexpr(4):
             for x in range_constexpr(len(columns)):
-                where = columns[x][1] + Int64(done + i) * columns[x][2]
+                where = columns[x][1].first + Int64(done + i) * columns[x][1].step
                 of_columns.append(block_scale(where, DType.FLOAT32))
         for i in range_constexpr(4):
             cute.arch.mbarrier_wait(empty + stage, phase)
@@ -252,8 +253,8 @@ def copy_scale(
 
 @cute.jit
 def read_k_tiles(
-    spec: cutlass.Constexpr, lines: cutlass.Constexpr, slots: Int32, barriers: Barriers,
-    work: cutlass.Constexpr, thread: Int32, stage: Int32, phase: Int32,
+    spec: cutlass.Constexpr, lines: tuple[ScaleLine, ...], slots: Int32, barriers: Barriers,
+    work: Work, thread: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Read the scales of a unit's k_tiles, and leave them as float32, some k_tiles at a time."""
     full, empty = barriers
@@ -262,7 +263,7 @@ def read_k_tiles(
     for done in cutlass.range(0, work.k_tiles, at_once, unroll=1):
         loaded = []
         for i in range_constexpr(at_once):  # all loads before the first is waited for
-            loaded.append(read_k_tile(spec, lines, Int64(k_tile_at(work, done + i)), thread))
+            loaded.append(read_k_tile(spec, lines, Int64(k_tile_at(work, done + i))))
         for i in range_constexpr(at_once):
             if done + i < work.k_tiles:
                 cute.arch.mbarrier_wait(empty + stage, phase)
@@ -274,12 +275,10 @@ def read_k_tiles(
     return stage, phase
 
 
-def read_k_tile(
-    spec: Spec, lines: tuple[tuple[Int64, Int64], ...], k_tile: Int64, thread: Int32
-) -> list:
+def read_k_tile(spec: Spec, lines: tuple[ScaleLine, ...], k_tile: Int64) -> list:
     """Read the scales of a thread's lines, which are both float32 or both E8M0."""
     dtype = spec.problem.scales.a.dtype
-    return [block_scale(first + k_tile * along, dtype) for first, along in lines]
+    return [block_scale(line.first + k_tile * line.step, dtype) for line in lines]
 
 
 @cute.jit

@@ -7,7 +7,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr
 
-from ...cute.kernels.grouped import clear_rest, scales_of_group
+from ...cute.kernels.grouped import Walk, clear_rest, scales_of_group
 from ...cute.kernels.scaling import Scales, scale_of
 from ...cute.kernels.tile_scheduler import (
     Work,
@@ -55,7 +55,7 @@ def consume(
     """
     config, geo = spec.config, spec.geometry
     sizes, lasts = extents
-    (order, units), unit, fields, step, ranks = schedule
+    (order, units), unit, work, step, ranks = schedule
     tile_m, tile_n, _ = config.tile
     own = consumer_of(spec, consumer, thread)
     group, in_wg = own.group, own.in_wg
@@ -79,19 +79,18 @@ def consume(
     # Scales of blocks are multiplied in where accumulators are promoted.
     scale = () if const_expr(spec.problem.has_block_scales) else scale_of(scales.whole)
     if const_expr(has_groups):
-        unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
+        unit, work, walk = first_of_groups(spec, unit, units, order, ranks)
     open_turns(spec, consumer)
     if const_expr(geo.groups == 2):
         if group == 1:  # the first unit of the CTA is the other group's
-            stage, phase = skip(stage, phase, Work(*fields).k_tiles, config.stages)
+            stage, phase = skip(stage, phase, work.k_tiles, config.stages)
             unit += step
             if const_expr(has_groups):
-                unit, fields, walk = next_unit(spec, unit, units, order, ranks, walk)
+                unit, work, walk = next_unit(spec, unit, units, order, ranks, walk)
             else:
-                fields = work_unit(spec, unit, order, ranks)
+                work = work_unit(spec, unit, order, ranks)
             cute.arch.barrier_arrive(barrier_id=ORDER_BARRIER, number_of_threads=both)
     while unit < units:
-        work = Work(*fields)
         k_tiles = work.k_tiles
         if const_expr(geo.slices > 1):  # a CTA has one unit: the ring is at its start
             k_tiles = (k_tiles - group + geo.slices - 1) // geo.slices
@@ -113,8 +112,8 @@ def consume(
             spec, total, scale, result, work, rows_of(spec, work, sizes), corner, own,
             stages.a.iterator, ranks, used,
         )  # fmt: skip
-        unit, fields, walk, stage, phase = own_next(
-            spec, schedule, unit + step, (fields, walk), stage, phase
+        unit, work, walk, stage, phase = own_next(
+            spec, schedule, unit + step, work, walk, stage, phase
         )
     if const_expr(is_walked(spec)):
         warps = (thread // 32, geo.consumers * WARPGROUP // 32)
@@ -150,29 +149,28 @@ def multiplied_a(
 
 @cute.jit
 def own_next(
-    spec: cutlass.Constexpr, schedule: Schedule, unit: Int32,
-    before: tuple[tuple[Int32, ...], tuple[Int32, ...]], stage: Int32, phase: Int32,
-) -> tuple:  # fmt: skip
-    """Return a consumer's next unit, its fields, the walk through groups, and its first stage.
+    spec: cutlass.Constexpr, schedule: Schedule, unit: Int32, work: Work,
+    walk: Walk | tuple[()], stage: Int32, phase: Int32,
+) -> tuple[Int32, Work, Walk | tuple[()], Int32, Int32]:  # fmt: skip
+    """Return a consumer's next unit, its number before it, the walk through groups, and its stage.
 
-    That is the CTA's next, or in ping-pong the one behind, which is the other group's. `before` are
-    the fields and the walk of the unit before.
+    That is the CTA's next, or in ping-pong the one behind, which is the other group's. `work` and
+    `walk` are those of the unit before.
     """
     (order, units), _, _, step, ranks = schedule
     stages, two = spec.config.stages, const_expr(spec.geometry.groups == 2)
-    fields, walk = before
     if const_expr(spec.problem.groups is not None):
-        unit, fields, walk = next_unit(spec, unit, units, order, ranks, walk)
+        unit, work, walk = next_unit(spec, unit, units, order, ranks, walk)
         if const_expr(two):
             if unit < units:
-                stage, phase = skip(stage, phase, Work(*fields).k_tiles, stages)
-                unit, fields, walk = next_unit(spec, unit + step, units, order, ranks, walk)
+                stage, phase = skip(stage, phase, work.k_tiles, stages)
+                unit, work, walk = next_unit(spec, unit + step, units, order, ranks, walk)
     else:
         if const_expr(two):
             if unit < units:
-                other = Work(*work_unit(spec, unit, order, ranks))
+                other = work_unit(spec, unit, order, ranks)
                 stage, phase = skip(stage, phase, other.k_tiles, stages)
             unit += step
         if unit < units:
-            fields = work_unit(spec, unit, order, ranks)
-    return unit, fields, walk, stage, phase
+            work = work_unit(spec, unit, order, ranks)
+    return unit, work, walk, stage, phase

@@ -33,7 +33,7 @@ from ...cute.kernels.quantized import larger, largest_of_lanes, rounded_pair, sc
 from ...cute.kernels.records import Ranks, TmaView
 from ...cute.kernels.reduction import as_fragment
 from ...cute.kernels.scaling import scale_acc
-from ...cute.kernels.tile_scheduler import is_walked
+from ...cute.kernels.tile_scheduler import Work, is_walked
 from ...cute.kernels.tma_boxes import pack, send_box, store_box_part, swizzled_unit
 from ...cute.kernels.tma_boxes import store_rows as store_box_rows
 from ..geometry import STORE_ROWS, WARPGROUP
@@ -62,7 +62,7 @@ def store_matrices(address: Int32, words: list, turned: bool) -> None:
 @cute.jit
 def store_tile(
     spec: cutlass.Constexpr, acc: cute.Tensor, scale: tuple[Float32, ...], result: Result,
-    work: cutlass.Constexpr, sizes: tuple[Int32, Int32], corner: tuple[Int32, Int32],
+    work: Work, sizes: tuple[Int32, Int32], corner: tuple[Int32, Int32],
     own: Consumer, area: cute.Pointer, ranks: Ranks, used: Int32,
 ) -> Int32:  # fmt: skip
     """Scale, round and store a warpgroup's part of a tile: all that kernels write to D.

@@ -8,6 +8,7 @@ from cutlass import Int32, const_expr, range_constexpr
 from ...cute.kernels.cache_hints import cache_policy
 from ...cute.kernels.device import pinned, select
 from ...cute.kernels.epilogue import Taken, cache_lines, prefetch_arrays
+from ...cute.kernels.records import TmaView
 from ...cute.kernels.tile_scheduler import (
     Work,
     advance,
@@ -43,7 +44,7 @@ def produce(
     into_a, _ = of_a.partition((0, 0, 0, 0))
     into_b, _ = of_b.partition((0,) * cute.rank(of_b.tensor))
     full, empty = barriers
-    (order, units), first_unit, fields, step, ranks = schedule
+    (order, units), first_unit, work, step, ranks = schedule
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     early = const_expr(spec.early and any(spec.repacked))
     policies = (None, None)
@@ -53,9 +54,8 @@ def produce(
     if const_expr(spec.problem.groups is not None):
         cute.arch.griddepcontrol_wait()
         cute.arch.griddepcontrol_launch_dependents()
-        unit, fields, walk = first_of_groups(spec, unit, units, order, ranks)
+        unit, work, walk = first_of_groups(spec, unit, units, order, ranks)
     while unit < units:
-        work = Work(*fields)
         a0, b0 = pinned(work.i0 * numbers.batch_a[0]), pinned(work.i0 * numbers.batch_b[0])
         a_part, b_part = pinned(work.i1 * numbers.batch_a[1]), pinned(work.i1 * numbers.batch_b[1])
         end = pinned(work.first + work.k_tiles * work.step)
@@ -69,8 +69,9 @@ def produce(
                 # The next call's copies may begin at once: half of the registers are free for them.
                 if const_expr(early):
                     cute.arch.griddepcontrol_launch_dependents()
-                both = ((of_a.atom, k_tiles_a), (of_b.atom, k_tiles_b))
-                fetch_ahead(spec, both, numbers.ahead, work, (a0, a_part, b0, b_part), at, end)
+                views = TmaView(of_a.atom, k_tiles_a), TmaView(of_b.atom, k_tiles_b)
+                batches = (a0, a_part), (b0, b_part)
+                fetch_ahead(spec, views, numbers.ahead, work, batches, at, end)
                 cute.arch.griddepcontrol_wait()
                 if const_expr(not early):
                     cute.arch.griddepcontrol_launch_dependents()
@@ -94,10 +95,10 @@ def produce(
             at = select(at >= end, work.first, at)
         unit += step
         if const_expr(spec.problem.groups is not None):
-            unit, fields, walk = next_unit(spec, unit, units, order, ranks, walk)
+            unit, work, walk = next_unit(spec, unit, units, order, ranks, walk)
         else:
             if unit < units:
-                fields = work_unit(spec, unit, order, ranks)
+                work = work_unit(spec, unit, order, ranks)
     if const_expr(spec.cached_lines > 0):
         cute.arch.inline_ptx("cp.async.wait_all;")
     # No CTA of a cluster may leave while another still signals or writes into it.
@@ -123,24 +124,22 @@ def bring_aux(
 
 @cute.jit
 def fetch_ahead(
-    spec: cutlass.Constexpr, loads: cutlass.Constexpr, most: Int32, work: cutlass.Constexpr,
-    batch: tuple[Int32, Int32, Int32, Int32], at: Int32, end: Int32,
+    spec: cutlass.Constexpr, views: tuple[TmaView, TmaView], most: Int32, work: Work,
+    batches: tuple[tuple[Int32, Int32], tuple[Int32, Int32]], at: Int32, end: Int32,
 ) -> None:  # fmt: skip
     """Prefetch the first k_tiles into the L2 while the kernel before may still run.
 
     Not those of copied operands, which that kernel writes. Other writes of it are no harm: they go
-    to the L2, too. `loads` are of A and of B, each an atom and what it reads; `batch` are their L0
-    and L1.
+    to the L2, too. `views` are of A and of B, `batches` their L0 and L1.
     """
-    (atom_a, from_a), (atom_b, from_b) = loads
-    a0, a1, b0, b1 = batch
+    (a, b), ((a0, a1), (b0, b1)) = views, batches
     in_place = const_expr(tuple(not copied for copied in spec.repacked))
     for _ in cutlass.range(cutlass.min(work.k_tiles, most), unroll=1):
         k, _, _ = k_tile_source(spec, at)
         if const_expr(in_place[0]):
-            cute.prefetch(atom_a, from_a[None, 0, k, a0, a1])
+            cute.prefetch(a.atom, a.tensor[None, 0, k, a0, a1])
         if const_expr(in_place[1]):
-            cute.prefetch(atom_b, from_b[k_tile_of_b(spec, k, b0, b1)])
+            cute.prefetch(b.atom, b.tensor[k_tile_of_b(spec, k, b0, b1)])
         at += work.step
         at = select(at >= end, work.first, at)
 

@@ -8,11 +8,12 @@ from cutlass import Float32, Int32, Int64
 
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.records import Dealt, Ranks, Stored
+from ...cute.kernels.tile_scheduler import Work
 
 __all__ = [
     "Accumulators", "Barriers", "Consumer", "Elements", "EpilogueArguments", "Extents",
     "FactorAddresses", "Factors", "FragmentSource", "GroupEnds", "LoadNumbers", "Operands", "Part",
-    "Result", "Ring", "RowsOfGroup", "Schedule", "Stages", "Target",
+    "Result", "Ring", "RowsOfGroup", "ScaleLine", "Schedule", "Stages", "Target",
 ]  # fmt: skip
 
 
@@ -41,9 +42,8 @@ class Schedule(NamedTuple):
     ----------
     dealt
         All units.
-    first, fields
-        The first one of this CTA, and what `work_unit` returns for it; nothing where there are
-        groups.
+    first, work
+        The number of this CTA's first one, and that unit; nothing where there are groups.
     step
         How far the next one is.
     ranks
@@ -52,7 +52,7 @@ class Schedule(NamedTuple):
 
     dealt: Dealt
     first: Int32
-    fields: tuple[Int32, ...]
+    work: Work | tuple[()]
     step: Int32
     ranks: Ranks
 
@@ -236,6 +236,21 @@ class GroupEnds(NamedTuple):
     shared: tuple[cute.Tensor, cute.Tensor]
     thread: Int32
     barrier: Int32
+
+
+class ScaleLine(NamedTuple):
+    """Where a row or column, or a block of columns, has scales.
+
+    Attributes
+    ----------
+    first
+        The address of that of the first block of K.
+    step
+        Bytes to the next.
+    """
+
+    first: Int64
+    step: Int64
 
 
 class FactorAddresses(NamedTuple):
