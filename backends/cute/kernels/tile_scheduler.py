@@ -164,6 +164,7 @@ def work_unit(spec: TileSpec, unit: Int32, order: TileOrder, ranks: Ranks) -> Wo
     Tiles that all read the same few rows begin at different k_tiles (`rotation`), so that they do
     not all want the same ones at once.
     """
+    rank_m, rank_n, rank_k = ranks
     cm, cn = spec.config.cluster
     tm, tn, batch = tile_coordinates(unit, order.tiles)
     part = Int32(0)
@@ -173,11 +174,11 @@ def work_unit(spec: TileSpec, unit: Int32, order: TileOrder, ranks: Ranks) -> Wo
     # Parts are interleaved: CTAs that run at once then read neighbours in device memory.
     first, apart = Int32(0), Int32(1)
     if spec.split or spec.config.cluster_k > 1:
-        first, apart = part * spec.config.cluster_k + ranks.k, order.step.divisor
+        first, apart = part * spec.config.cluster_k + rank_k, order.step.divisor
         k_tiles = (k_tiles - first + apart - 1) // order.step
     rotation = ((tm * order.rotate_m + tn * order.rotate_n) % ROTATIONS) * k_tiles // ROTATIONS
     i1, i0 = divmod(batch, order.l0)
-    tile_m, tile_n = tm * cm + ranks.m, tn * cn + ranks.n
+    tile_m, tile_n = tm * cm + rank_m, tn * cn + rank_n
     work = Work(tile_m, tile_n, i0, i1, part, first, apart, k_tiles, rotation)
     if not order.bounds:
         return work
@@ -225,13 +226,14 @@ def next_unit(
     """
     unit = select(unit < 0, Int32(EXHAUSTED), unit)
     if const_expr(is_walked(spec)):
+        rank_m, rank_n, _ = ranks
         cm, cn = spec.config.cluster
         unit, (tm, tn, group, begin, end), walk = find_unit(
             spec.problem.groups, spec.config.tile[0] * cm, order.bounds, walk, unit
         )
         zero = Int32(0)
         work = Work(
-            tm * cm + ranks.m, tn * cn + ranks.n, group, zero, zero, zero, Int32(1),
+            tm * cm + rank_m, tn * cn + rank_n, group, zero, zero, zero, Int32(1),
             order.k_tiles * spec.products, zero, begin, end,
         )  # fmt: skip
     else:

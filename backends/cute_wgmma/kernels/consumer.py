@@ -1,4 +1,8 @@
-"""Consumer warpgroups: from the first k_tile of a work unit to its stored tile."""
+"""Consumer warpgroups: from the first k_tile of a work unit to its stored tile.
+
+`mainloop` waits for `full` and arrives at `empty`; `epilogue` stores. In ping-pong, named barriers
+pass the turn at the tensor cores between two groups, and each skips the other's stages.
+"""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from typing import Any

@@ -1,4 +1,9 @@
-"""The host function: copies of operands, TMA descriptors, the launch, the sum of the parts."""
+"""The host function: copies of operands, TMA descriptors, the launch, the reduction of the parts.
+
+What a call brings comes as one record (`cute.kernels.records.Arguments`); the workspace has copies
+of operands first (`tile_scheduler.operands`), then partial sums (`reduction.store_target`). This
+module and all that it imports below `unigemm.backends` is what a kernel's digest holds.
+"""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Layouts of operands in shared memory, and the tiled MMA that reads them."""
+"""Layouts of operands in shared memory, which TMA fills and wgmma reads, and both instructions.
+
+Stages begin at multiples of 1024 bytes, which swizzles of 128 bytes need (`gemm.gemm_kernel`).
+"""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from math import prod

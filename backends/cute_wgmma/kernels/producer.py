@@ -1,4 +1,9 @@
-"""The producer warp: for each k_tile it waits for a free stage and starts the TMA loads."""
+"""The producer warp: for each k_tile it waits for a free stage and starts the TMA loads.
+
+It waits for `empty`, at which consumers arrive (`mainloop.release`), and arrives once at `full`
+with the bytes that TMA will bring; `gemm.init_barriers` counts both. Operands and their lines begin
+at multiples of 16 bytes: others are copied before (`geometry_operands.is_repacked`).
+"""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 import cutlass

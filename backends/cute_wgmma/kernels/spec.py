@@ -1,4 +1,4 @@
-"""What is compiled into a wgmma kernel."""
+"""What is compiled into a wgmma kernel: the class of its problem, and its configuration."""
 
 from __future__ import annotations
 
