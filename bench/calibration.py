@@ -43,10 +43,10 @@ def by_shape(of: Measured, card: Array, base: Model) -> tuple[Array, Array]:
         The model.
     """
     shapes = [(x.batch, x.m, x.n, x.k) for _, x, _ in of.names]
-    order = sorted(shapes[place] for place in set(card.nonzero()[0].tolist()))
+    order = sorted(shapes[row] for row in set(card.nonzero()[0].tolist()))
     order = list(dict.fromkeys(order))
     random.Random(0).shuffle(order)
-    fold = {shape: place % FOLDS for place, shape in enumerate(order)}
+    fold = {shape: i % FOLDS for i, shape in enumerate(order)}
     whose = np.array([fold.get(shape, -1) for shape in shapes])
     plain, calibrated = estimated(of, base), []
     for held in range(FOLDS):

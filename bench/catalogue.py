@@ -19,7 +19,7 @@ from bench.measured import Launch, launches
 from unigemm.backends.common.coefficients import kind_of
 from unigemm.planning.config import Config, Raster
 
-#: What the candidates draw up beside the tile: it is no part of the catalogue.
+#: What candidates have besides the tile: it is no part of the catalogue.
 DRAWN_UP = {
     "split_k": 1, "cluster_k": 1, "slice_k": 1, "swap_ab": False, "raster": Raster(), "stages": 1,
     "remainder": (),
@@ -41,11 +41,11 @@ def cover(
         of_problem[key] = min(of_problem.get(key, np.inf), launch.us)
     tiles = sorted({key for each in best.values() for key in each}, key=str)
     loss = np.full((len(best), len(tiles)), 1.0)  # a problem without a tile: as bad as e
-    place = {key: at for at, key in enumerate(tiles)}
+    column = {key: i for i, key in enumerate(tiles)}
     for row, each in enumerate(best.values()):
         least = min(each.values())
         for key, us in each.items():
-            loss[row, place[key]] = min(1.0, np.log(us / least))
+            loss[row, column[key]] = min(1.0, np.log(us / least))
     chosen, left = [], np.full(len(best), 1.0)
     for _ in range(min(most, len(tiles))):
         gains = np.minimum(loss, left[:, None]).mean(axis=0)

@@ -66,9 +66,9 @@ class Todo:
 def problems(suite: str, counts: dict[str, int]) -> list[Todo]:
     """Return problems of a random suite, the kinds in turn and each kind evenly over the list."""
     found = []
-    for place, (kind, count) in enumerate(counts.items()):
+    for rank, (kind, count) in enumerate(counts.items()):
         works = islice(_works(suite, kind), count)
-        found += [((i + 0.5) / count, place, Todo(kind, work)) for i, work in enumerate(works)]
+        found += [((i + 0.5) / count, rank, Todo(kind, work)) for i, work in enumerate(works)]
     return [todo for _, _, todo in sorted(found, key=lambda each: each[:2])]
 
 
@@ -99,35 +99,35 @@ def counts_of(text: str) -> dict[str, int]:
 
 
 class Pool:
-    """Processes that compile, until some time: what they are asked later they leave undone."""
+    """Processes that compile, until some time: what is requested later they leave undone."""
 
     def __init__(self, jobs: int | None) -> None:
         context = get_context("spawn")
         self._until = context.Value("d", 0.0)
         self._pool = context.Pool(jobs or os.cpu_count(), _start, (self._until,))
-        self._asked: dict[str, Any] = {}
+        self._requested: dict[str, Any] = {}
 
     def ask(self, plans: Iterable[tuple[str, Plan]], until: float) -> None:
         """Start to compile kernels, by their names, each once."""
         self._until.value = until
         for name, plan in plans:
-            if name not in self._asked:
-                self._asked[name] = self._pool.apply_async(_compiled, (plan,))
+            if name not in self._requested:
+                self._requested[name] = self._pool.apply_async(_compiled, (plan,))
 
     def made(self, until: float) -> Counter[str]:
-        """Wait for what was asked, and return how it went; "late" is asked again another time."""
-        for name, result in list(self._asked.items()):
+        """Wait for the kernels, and count their states; a "late" one may be requested again."""
+        for name, result in list(self._requested.items()):
             try:
                 state = result.get(max(0.0, until + 20 - time.monotonic()))
             except TimeoutError:
                 state = "lost"
             if state == "late":
-                del self._asked[name]
-        return Counter(self.state(name) for name in self._asked)
+                del self._requested[name]
+        return Counter(self.state(name) for name in self._requested)
 
     def state(self, name: str) -> str:
         """Return "made", or else what is in the way."""
-        result = self._asked.get(name)
+        result = self._requested.get(name)
         return result.get() if result is not None and result.ready() else "late"
 
     def close(self) -> None:
@@ -374,7 +374,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=500.0, help="then end")
     parser.add_argument("--rounds", type=int, default=4, help="of compiling, then measuring")
     parser.add_argument("--budget-ms", type=float, default=6.0, help="device time of a launch")
-    parser.add_argument("--jobs", type=int, help="processes that compile; as many as cores")
+    parser.add_argument("--jobs", type=int, help="processes that compile; one for each core")
     parser.add_argument("--out", type=Path, default=Path("collected.jsonl.xz"))
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     parser.add_argument("--verbose", action="store_true", help="list the launches of a dry run")

@@ -11,7 +11,7 @@ from unigemm.planning.target import device_count
 
 
 def command(main: Callable[[], None]) -> None:
-    """Run a command and exit: with 2 and one sentence where it cannot do what it is asked."""
+    """Run a command and exit: with 2 and one sentence where it cannot do what is requested."""
     try:
         main()
         sys.stdout.flush()
@@ -37,7 +37,7 @@ def require_device() -> None:
 
 
 def require_torch() -> None:
-    """Check that PyTorch is there to measure beside.
+    """Check that PyTorch, which this measures against, is installed.
 
     Raises
     ------

@@ -26,8 +26,8 @@ def measured(
     -------
     record
         For each backend its time, rate, ratio to cuBLAS replay by replay (above 1 is faster), plan
-        and error; for cuBLAS its time. A backend that refuses, or is wrong, has an "error" in
-        place of a time, and of a refusal "refused".
+        and error; for cuBLAS its time. A backend that refuses, or is wrong, has an "error" instead
+        of a time; where it refuses, "refused" is true.
     times
         Those of "cublas", whatever the device's baseline is, and of the backends.
 

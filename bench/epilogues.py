@@ -149,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--size", type=int, nargs=3, action="append", metavar=("M", "N", "K"))
     parser.add_argument("--backend", default="auto,cute_wgmma,cutile", help="names, with commas")
-    parser.add_argument("--top", type=int, default=0, help="time so many plans that lost, too")
+    parser.add_argument("--top", type=int, default=0, help="plans that lost and are timed, too")
     parser.add_argument("--ms", type=float, default=60.0, help="device time of each implementation")
     parser.add_argument("--out", type=Path, default=Path("epilogues.json"))
     args = parser.parse_args()

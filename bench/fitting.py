@@ -24,7 +24,7 @@ _OF_COEFFICIENTS, _OF_TREES = (2.0, 0.2), (2.0, 0.3)
 _OF_SAMPLED = 4.0  # times the weight of launches that no model chose: they show what is bad, too
 _TREES, _LEVEL_TREES = 300, 40
 _SOME = 5000  # launches, sampled, by which the coefficients are fitted
-_KEPT = 12  # of a product whose launches a model chose: the best, and as many of the others
+_KEPT = 12  # of a product whose launches a model chose: the best, and the same number of the others
 
 
 class Fitted(NamedTuple):
@@ -76,9 +76,9 @@ def _grown(to: Measured, train: Array, parts: Parts, seed: int) -> tuple[Trees, 
     """Grow trees on what estimates leave of some launches' times."""
     weight = _weights(to, *_OF_TREES)
     left = np.log(to.us / parts.total)
-    sums = np.bincount(to.product[train], weight[train], len(to.names))
+    weights = np.bincount(to.product[train], weight[train], len(to.names))
     level = np.bincount(to.product[train], (left * weight)[train], len(to.names))
-    level = (level / np.maximum(sums, 1e-9))[to.product]
+    level = (level / np.maximum(weights, 1e-9))[to.product]
     values = to.features(parts)[:, train]
     # How long a product takes is learned of the product alone, and what of its launches differs
     # by all: so that the few that are near the best are not outweighed by how products differ.

@@ -19,7 +19,7 @@ from bench.report import geometric_mean
 from unigemm.backends.common.coefficients import kind_of
 from unigemm.planning.registry import backend_named
 
-#: Types of A, the sums and D, as the package writes them.
+#: Types of A, the accumulators and D, as the package writes them.
 PRECISIONS = {"bfloat16": "TST", "float16": "HSH", "tf32": "SSS"}
 _FEW = 8
 Pick = tuple[tuple[int, int], tuple[int, int], int]  # tile M and N, cluster, parts of K

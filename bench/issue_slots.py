@@ -67,9 +67,9 @@ def reads(loop: list[str]) -> Iterator[list[int]]:
             kept = kept if name.split(".")[0] in _KEEPS else {}
             continue
         operands = [_REGISTER.match(x.strip()) for x in rest[0].split(",")[1:4]]
-        found = {place: m for place, m in enumerate(operands) if m}
-        yield [int(m[1]) for place, m in found.items() if kept.get(place) != int(m[1])]
-        kept = {place: int(m[1]) for place, m in found.items() if m[2]}
+        found = {slot: m for slot, m in enumerate(operands) if m}
+        yield [int(m[1]) for slot, m in found.items() if kept.get(slot) != int(m[1])]
+        kept = {slot: int(m[1]) for slot, m in found.items() if m[2]}
 
 
 def counted(plan: Plan) -> Loop:

@@ -44,7 +44,7 @@ def matrix(
     return cute.make_tensor(pointer, cute.make_layout((rows, columns), stride=steps[:2]))
 
 
-def place(tiles_n: Divisor, tiles_m: Divisor, l0: Divisor) -> tuple[Int32, Int32, tuple]:
+def tile_of(tiles_n: Divisor, tiles_m: Divisor, l0: Divisor) -> tuple[Int32, Int32, tuple]:
     """Return which tile (m, n) of D a CTA computes, and of which matrix of the stack."""
     block, _, _ = cute.arch.block_idx()
     rest, tile_n = divmod(block, tiles_n)
@@ -75,7 +75,7 @@ def multiply(
     shared_b: cute.Tensor,
     stage: Int32,
     thread: Int32,
-    sums: cute.Tensor,
+    acc: cute.Tensor,
 ) -> None:
     """Add the products of two k_tiles in shared memory, (TileK, TileM) and (TileK, TileN).
 
@@ -87,18 +87,18 @@ def multiply(
         right = [shared_b[k, column + SIDE * j, stage] for j in range(config.thread[1])]
         for i, x in enumerate(left):
             for j, y in enumerate(right):
-                sums[i, j] = cute.math.fma(x, y, sums[i, j])
+                acc[i, j] = cute.math.fma(x, y, acc[i, j])
 
 
 @cute.jit
 def store(
-    config: cutlass.Constexpr, sums: cute.Tensor, d: cute.Tensor, row: Int32, column: Int32
+    config: cutlass.Constexpr, acc: cute.Tensor, d: cute.Tensor, row: Int32, column: Int32
 ) -> None:
-    """Store a thread's sums, one by one; `row` and `column` are those of its first."""
+    """Store a thread's accumulators, one by one; `row` and `column` are those of its first."""
     for i in range_constexpr(config.thread[0]):
         for j in range_constexpr(config.thread[1]):
             if row + SIDE * i < d.shape[0] and column + SIDE * j < d.shape[1]:
-                d[row + SIDE * i, column + SIDE * j] = sums[i, j]
+                d[row + SIDE * i, column + SIDE * j] = acc[i, j]
 
 
 def shared_tiles(config: Config) -> tuple[cute.Tensor, cute.Tensor]:
@@ -117,12 +117,12 @@ def shared_tiles(config: Config) -> tuple[cute.Tensor, cute.Tensor]:
 
 
 def begin(config: Config) -> tuple[Int32, tuple, tuple, cute.Tensor]:
-    """Return a thread's number, the shared memory, what it brings there, and its sums: zeros."""
+    """Return a thread, the shared memory, what it brings there, and its accumulators: zeros."""
     thread, _, _ = cute.arch.thread_idx()
-    shared, places = shared_tiles(config), copies(thread, config)
-    sums = cute.make_rmem_tensor(config.thread, Float32)
-    sums.fill(0.0)
-    return thread, shared, places, sums
+    shared, brought = shared_tiles(config), copies(thread, config)
+    acc = cute.make_rmem_tensor(config.thread, Float32)
+    acc.fill(0.0)
+    return thread, shared, brought, acc
 
 
 # -- naive -----------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def naive_kernel(
     tiles_n: Divisor, tiles_m: Divisor, l0: Divisor,
 ) -> None:  # fmt: skip
     """Compute one element of D a thread, neighbours along N."""
-    tile_m, tile_n, batch = place(tiles_n, tiles_m, l0)
+    tile_m, tile_n, batch = tile_of(tiles_n, tiles_m, l0)
     thread, _, _ = cute.arch.thread_idx()
     left, right = matrix(a, m, k, a_steps, batch), matrix(b, k, n, b_steps, batch)
     out = matrix(d, m, n, d_steps, batch)
@@ -151,7 +151,7 @@ def naive_kernel(
 
 
 def inside(source: cute.Tensor, k: Int32, x: Int32) -> tuple[Int32, Int32]:
-    """Return the place in a matrix (K, M or N) that is read for any other one: its edge."""
+    """Return the index (K, M or N) that is read: one outside the matrix becomes its edge."""
     return cutlass.min(k, source.shape[0] - 1), cutlass.min(x, source.shape[1] - 1)
 
 
@@ -172,10 +172,10 @@ def tiled_kernel(
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: load a k_tile of K, multiply it, load the next."""
     config = spec.config
-    tile_m, tile_n, batch = place(tiles_n, tiles_m, l0)
+    tile_m, tile_n, batch = tile_of(tiles_n, tiles_m, l0)
     first_m, first_n = tile_m * config.tile[0], tile_n * config.tile[1]
     left, right = along_k(matrix(a, m, k, a_steps, batch)), matrix(b, k, n, b_steps, batch)
-    thread, (shared_a, shared_b), (of_a, of_b), sums = begin(config)
+    thread, (shared_a, shared_b), (of_a, of_b), acc = begin(config)
     for first in cutlass.range(0, k, config.tile[2], unroll=1):
         # All loads before the first store, which waits for one.
         from_a = [load(left, first + kk, first_m + x) for kk, x in of_a]
@@ -185,10 +185,10 @@ def tiled_kernel(
         for (kk, x), value in zip(of_b, from_b, strict=True):
             shared_b[kk, x, 0] = value
         cute.arch.sync_threads()
-        multiply(config, shared_a, shared_b, 0, thread, sums)
+        multiply(config, shared_a, shared_b, 0, thread, acc)
         cute.arch.sync_threads()
     out = matrix(d, m, n, d_steps, batch)
-    store(config, sums, out, first_m + thread // SIDE, first_n + thread % SIDE)
+    store(config, acc, out, first_m + thread // SIDE, first_n + thread % SIDE)
 
 
 # -- pipelined -------------------------------------------------------------------------------------
@@ -207,11 +207,11 @@ def start(source: cute.Tensor, k: Int32, x: Int32, target: cute.Tensor, at: tupl
 
 
 def start_k_tile(
-    sources: tuple, targets: tuple, places: tuple, corner: tuple, stage: Int32
+    sources: tuple, targets: tuple, brought: tuple, corner: tuple, stage: Int32
 ) -> None:
     """Start all copies of a k_tile of A and one of B, which begin at `corner`, (K, M, N)."""
     first_k, *firsts = corner
-    for source, target, of_each, first in zip(sources, targets, places, firsts, strict=True):
+    for source, target, of_each, first in zip(sources, targets, brought, firsts, strict=True):
         for kk, x in of_each:
             start(source, first_k + kk, first + x, target, (kk, x, stage))
     cute.arch.cp_async_commit_group()
@@ -225,27 +225,27 @@ def pipelined_kernel(
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: multiply a k_tile of K while the next ones are on their way."""
     config = spec.config
-    tile_m, tile_n, batch = place(tiles_n, tiles_m, l0)
+    tile_m, tile_n, batch = tile_of(tiles_n, tiles_m, l0)
     first_m, first_n = tile_m * config.tile[0], tile_n * config.tile[1]
     left, right = along_k(matrix(a, m, k, a_steps, batch)), matrix(b, k, n, b_steps, batch)
-    thread, shared, places, sums = begin(config)
+    thread, shared, brought, acc = begin(config)
 
     ahead = config.stages - 1  # k_tiles that are under way while one is multiplied
     for stage in range_constexpr(ahead):
         corner = (Int32(stage * config.tile[2]), first_m, first_n)
-        start_k_tile((left, right), shared, places, corner, Int32(stage))
+        start_k_tile((left, right), shared, brought, corner, Int32(stage))
     reading, writing = Int32(0), Int32(ahead)
     for first in cutlass.range(0, k, config.tile[2], unroll=1):
         cute.arch.cp_async_wait_group(ahead - 1)
         cute.arch.sync_threads()  # the k_tile is there, and all have left the one before
         corner = (first + ahead * config.tile[2], first_m, first_n)
-        start_k_tile((left, right), shared, places, corner, writing)
-        multiply(config, *shared, reading, thread, sums)
+        start_k_tile((left, right), shared, brought, corner, writing)
+        multiply(config, *shared, reading, thread, acc)
         reading = select(reading == ahead, Int32(0), reading + 1)
         writing = select(writing == ahead, Int32(0), writing + 1)
     cute.arch.cp_async_wait_group(0)  # k_tiles past the end of K, all zeros
     out = matrix(d, m, n, d_steps, batch)
-    store(config, sums, out, first_m + thread // SIDE, first_n + thread % SIDE)
+    store(config, acc, out, first_m + thread // SIDE, first_n + thread % SIDE)
 
 
 # -- cute_simt with options switched off -----------------------------------------------------------

@@ -150,8 +150,8 @@ def draw(path: Path) -> None:
             if at > right or each["tflops"] > _HIGHER * above:
                 points[each["rung"]] = (at, each["tflops"])
     target = named_target(short(ladder["device"]).split()[0].lower())
-    place = PAGE.with_name(f"{PAGE.stem}-roofline-{name}.svg")
-    draw_ladder_roofline(place, points, roofs(name, target), _ROOFS[name][0])
+    path = PAGE.with_name(f"{PAGE.stem}-roofline-{name}.svg")
+    draw_ladder_roofline(path, points, roofs(name, target), _ROOFS[name][0])
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cuda.bindings.driver as cuda
 import cutlass.cute as cute
@@ -10,11 +10,12 @@ from cutlass import Int32, Int64
 
 from unigemm.backends.cute.kernels import tile_scheduler
 from unigemm.backends.cute.kernels.device import GMEM
+from unigemm.backends.cute.kernels.records import Arguments
 
-__all__ = ["Work", "bring", "host_of", "own_place"]
+__all__ = ["Work", "bring", "host_of", "own_tile"]
 
 
-def own_place() -> tuple:
+def own_tile() -> tuple:
     """Return the thread, its warp, and which tile of D its CTA computes."""
     thread, _, _ = cute.arch.thread_idx()
     return thread, cute.arch.make_warp_uniform(thread // 32), cute.arch.block_idx()[:2]
@@ -63,22 +64,18 @@ def host_of(spec: tile_scheduler.TileSpec, launch: Callable) -> Callable:
     `Work`.
     """
 
-    def start(
-        spec: tile_scheduler.TileSpec, addresses: tuple, sizes: tuple, a_steps: tuple,
-        b_steps: tuple, d_steps: tuple, parameters: tuple, scales: tuple, stream: cuda.CUstream,
-        *_: Any,
-    ) -> None:  # fmt: skip
-        (a, b, d, _), (m, n, k, _, _), (of_a, of_b) = addresses, sizes, spec.operands
+    def start(spec: tile_scheduler.TileSpec, given: Arguments) -> None:
+        (a, b, d, _), (m, n, k, _, _), (of_a, of_b) = given.addresses, given.sizes, spec.operands
         tile_m, tile_n, tile_k = spec.config.tile
         launch(
             spec,
             Work(
-                _view(of_a, a, (m, k), a_steps[0]),
-                _view(of_b, b, (n, k), b_steps[1]),
-                _view(spec.output, d, (m, n), d_steps[0]),
+                _view(of_a, a, (m, k), given.a_steps[0]),
+                _view(of_b, b, (n, k), given.b_steps[1]),
+                _view(spec.output, d, (m, n), given.d_steps[0]),
                 grid=((m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n, 1),
                 k_tiles=(k + tile_k - 1) // tile_k,
-                stream=stream,
+                stream=given.stream,
             ),
         )
 

@@ -72,7 +72,7 @@ RUNGS = (
     ),
     Rung(
         "tiled",
-        "tiles of 128x128x16 in shared memory, 8x8 sums in each thread",
+        "tiles of 128x128x16 in shared memory, 8x8 accumulators in each thread",
         _rung("tiled", 1),
         consumer=64.1,
     ),
@@ -119,7 +119,7 @@ RUNGS = (
     ),
     Rung(
         "larger thread tiles",
-        "8x16 sums in each thread, half the threads",
+        "8x16 accumulators in each thread, half the threads",
         replace(_rung("128 bits"), warps=(2, 2), thread=(8, 16), occupancy=2),
     ),
     Rung("planned, B column-major", "the planner's pick of cute_simt", layout="nt"),
@@ -144,7 +144,7 @@ WGMMA_RUNGS = (
     _wgmma("64x64", "TMA brings a k_tile, a warpgroup multiplies it by wgmma, in turn", _SMALL),
     _wgmma("64x128", "twice the columns", replace(_SMALL, tile=(64, 128, 64))),
     _wgmma("128x128", "a second warpgroup", replace(_LARGE, tile=(128, 128, 64))),
-    _wgmma("128x256", "as many sums as registers hold", _LARGE),
+    _wgmma("128x256", "all accumulators that registers hold", _LARGE),
     _wgmma("pipelined", "a ring of three stages: two k_tiles come while one is multiplied", _RING),
     _wgmma(
         "specialized",
@@ -179,9 +179,7 @@ TCGEN05_RUNGS = (
         "a warp that only brings k_tiles, one that only starts products",
         replace(_NARROW, schedule="specialized"),
     ),
-    _tcgen05(
-        "128x64", "cute_tcgen05: CTAs that stay, the next sums while those are stored", _NARROW
-    ),
+    _tcgen05("128x64", "cute_tcgen05: CTAs that stay, the next tile while one is stored", _NARROW),
     _tcgen05("128x256", "four times the columns", _WIDE),
     _tcgen05(
         "pair",

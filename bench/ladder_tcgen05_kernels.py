@@ -1,7 +1,7 @@
-"""Kernels of the lower rungs on Blackwell's tensor cores: one idea each, and nothing beside it.
+"""Kernels of the lower rungs on Blackwell's tensor cores: one idea each, and nothing else.
 
     in turn      a CTA brings a k_tile of A and of B by TMA, waits, one thread starts its products,
-                 all wait; the sums lie in tensor memory, which is read when K is at its end
+                 all wait; the accumulators lie in tensor memory, which is read when K is at its end
     specialized  one warp only brings k_tiles, one only starts products; a commit says to the first
                  which stages are free, and to those that store when all is summed
 
@@ -19,7 +19,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync, tcgen05
 from cutlass.utils import blackwell_helpers
 
-from bench.ladder_parts import Work, bring, host_of, own_place
+from bench.ladder_parts import Work, bring, host_of, own_tile
 from unigemm.backends.cute.kernels.tile_scheduler import advance, example_arguments
 from unigemm.backends.cute_tcgen05.geometry import ROWS, Geometry, geometry
 from unigemm.backends.cute_tcgen05.kernels import spec as shipped
@@ -70,7 +70,7 @@ def tensor_memory(
     spec: cutlass.Constexpr, mma: cute.TiledMma, barriers: cute.Pointer, holder: cute.Pointer,
     warp: Int32,
 ) -> cute.Tensor:  # fmt: skip
-    """Initialise the barriers, allocate tensor memory for the sums of a tile, and return those."""
+    """Initialise the barriers, allocate tensor memory for a tile's accumulators; return these."""
     if warp == 0:
         with cute.arch.elect_one():
             for i in range_constexpr(2 * spec.config.stages + 1):
@@ -89,24 +89,24 @@ def tensor_memory(
 
 @cute.jit
 def multiply(
-    mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, stage: Int32,
+    mma: cute.TiledMma, acc: cute.Tensor, a: cute.Tensor, b: cute.Tensor, stage: Int32,
     first: cutlass.Boolean,
 ) -> None:  # fmt: skip
-    """Start the products of a k_tile, 32 bytes of K each; the first begins new sums. One warp."""
+    """Start the products of a k_tile, 32 bytes of K each; with `first`, into zeros. One warp."""
     for k in range_constexpr(cute.size(a, mode=[2])):
         mma.set(tcgen05.Field.ACCUMULATE, ~first if k == 0 else True)
-        cute.gemm(mma, sums, a[None, None, k, stage], b[None, None, k, stage], sums)
+        cute.gemm(mma, acc, a[None, None, k, stage], b[None, None, k, stage], acc)
 
 
 @cute.jit
 def store(
-    spec: cutlass.Constexpr, sums: cute.Tensor, holder: cute.Pointer, d: cute.Tensor,
+    spec: cutlass.Constexpr, acc: cute.Tensor, holder: cute.Pointer, d: cute.Tensor,
     corner: tuple, thread: Int32,
 ) -> None:  # fmt: skip
-    """Read a row of sums out of tensor memory, 32 columns at a time, round it and store it."""
+    """Read a row of accumulators, 32 columns at a time, round it and store it."""
     tile_n = const_expr(spec.config.tile[1])
     columns = const_expr(min(32, tile_n))
-    parts = cute.flat_divide(sums[(None, None), 0, 0], (ROWS, columns))
+    parts = cute.flat_divide(acc[(None, None), 0, 0], (ROWS, columns))
     op = tcgen05.Ld32x32bOp(tcgen05.Repetition(columns), tcgen05.Pack.NONE)
     read = tcgen05.make_tmem_copy(
         cute.make_copy_atom(op, spec.acc), parts[None, None, 0, 0]
@@ -126,7 +126,7 @@ def store(
     cute.arch.sync_threads()
     after_sync()
     if thread < 32:
-        cute.arch.dealloc_tmem(sums.iterator, tile_n)
+        cute.arch.dealloc_tmem(acc.iterator, tile_n)
 
 
 # -- in turn ---------------------------------------------------------------------------------------
@@ -138,22 +138,22 @@ def in_turn_kernel(
     layout_b: cute.ComposedLayout, a: TmaView, b: TmaView, d: cute.Tensor, k_tiles: Int32,
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: bring a k_tile, wait, multiply it, wait."""
-    thread, warp, corner = own_place()
+    thread, warp, corner = own_tile()
     full, holder, stages, moves = begin(spec, mma, (a, b), (layout_a, layout_b), corner)
     done = full + 1
-    sums = tensor_memory(spec, mma, full, holder, warp)
+    acc = tensor_memory(spec, mma, full, holder, warp)
     of_a, of_b = mma.make_fragment_A(stages[0]), mma.make_fragment_B(stages[1])
     for k_tile in cutlass.range(k_tiles, unroll=1):
         if warp == 0:
             bring(spec, moves, k_tile, Int32(0), full)
             cute.arch.mbarrier_wait(full, k_tile & 1)
             after_sync()
-            multiply(mma, sums, of_a, of_b, Int32(0), k_tile == 0)
+            multiply(mma, acc, of_a, of_b, Int32(0), k_tile == 0)
             with cute.arch.elect_one():
                 tcgen05.commit(done)  # is signalled when all products so far have ended
         cute.arch.mbarrier_wait(done, k_tile & 1)
     after_sync()
-    store(spec, sums, holder, d, corner, thread)
+    store(spec, acc, holder, d, corner, thread)
 
 
 # -- specialized -----------------------------------------------------------------------------------
@@ -166,10 +166,10 @@ def specialized_kernel(
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: one warp brings k_tiles, one multiplies, then all store."""
     count = const_expr(spec.config.stages)
-    thread, warp, corner = own_place()
+    thread, warp, corner = own_tile()
     full, holder, stages, moves = begin(spec, mma, (a, b), (layout_a, layout_b), corner)
     empty, summed = full + count, full + 2 * count
-    sums = tensor_memory(spec, mma, full, holder, warp)
+    acc = tensor_memory(spec, mma, full, holder, warp)
     of_a, of_b = mma.make_fragment_A(stages[0]), mma.make_fragment_B(stages[1])
     if warp == 0:
         stage, phase = Int32(0), Int32(1)  # a fresh barrier has passed the phase before
@@ -182,7 +182,7 @@ def specialized_kernel(
         for k_tile in cutlass.range(k_tiles, unroll=1):
             cute.arch.mbarrier_wait(full + stage, phase)
             after_sync()
-            multiply(mma, sums, of_a, of_b, stage, k_tile == 0)
+            multiply(mma, acc, of_a, of_b, stage, k_tile == 0)
             with cute.arch.elect_one():
                 tcgen05.commit(empty + stage)  # no thread waits for the products
             stage, phase = advance(stage, phase, count)
@@ -190,7 +190,7 @@ def specialized_kernel(
             tcgen05.commit(summed)
     cute.arch.mbarrier_wait(summed, Int32(0))
     after_sync()
-    store(spec, sums, holder, d, corner, thread)
+    store(spec, acc, holder, d, corner, thread)
 
 
 # -- host ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Kernels of the lower rungs on Hopper's tensor cores: one idea each, and nothing beside it.
+"""Kernels of the lower rungs on Hopper's tensor cores: one idea each, and nothing else.
 
     in turn      a CTA brings a k_tile of A and of B by TMA, waits, multiplies it by wgmma, waits
     pipelined    the same with a ring of stages: later k_tiles come while one is multiplied
@@ -19,7 +19,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from bench.ladder_parts import Work, bring, host_of, own_place
+from bench.ladder_parts import Work, bring, host_of, own_tile
 from unigemm.backends.cute.kernels.tile_scheduler import advance, example_arguments
 from unigemm.backends.cute_wgmma.geometry import Geometry, geometry
 from unigemm.backends.cute_wgmma.kernels import spec as shipped
@@ -67,23 +67,23 @@ def begin(spec: Spec, operands: tuple[Operand, Operand], corner: tuple) -> tuple
 
 
 def fragments(spec: Spec, mma: cute.TiledMma, stages: list, thread: Int32) -> tuple:
-    """Return the operands as wgmma reads them, out of shared memory, and a thread's sums: zeros."""
+    """Return the operands in shared memory as wgmma reads them, and zeros to add to."""
     mine = mma.get_slice(thread)
     a = mma.make_fragment_A(mine.partition_A(stages[0]))
     b = mma.make_fragment_B(mine.partition_B(stages[1]))
-    sums = cute.make_rmem_tensor(mma.partition_shape_C(spec.config.tile[:2]), Float32)
-    sums.fill(0.0)
+    acc = cute.make_rmem_tensor(mma.partition_shape_C(spec.config.tile[:2]), Float32)
+    acc.fill(0.0)
     mma.set(warpgroup.Field.ACCUMULATE, True)
-    return a, b, sums
+    return a, b, acc
 
 
 def multiply(
-    mma: cute.TiledMma, sums: cute.Tensor, a: cute.Tensor, b: cute.Tensor, stage: Int32
+    mma: cute.TiledMma, acc: cute.Tensor, a: cute.Tensor, b: cute.Tensor, stage: Int32
 ) -> None:
     """Start the wgmma of a k_tile: 16 elements of K each."""
     warpgroup.fence()
     for k in range(cute.size(a, mode=[2])):
-        cute.gemm(mma, sums, a[None, None, k, stage], b[None, None, k, stage], sums)
+        cute.gemm(mma, acc, a[None, None, k, stage], b[None, None, k, stage], acc)
     warpgroup.commit_group()
 
 
@@ -91,18 +91,18 @@ def multiply(
 def store(
     spec: cutlass.Constexpr,
     mma: cute.TiledMma,
-    sums: cute.Tensor,
+    acc: cute.Tensor,
     d: cute.Tensor,
     corner: tuple,
     thread: Int32,
 ) -> None:
-    """Round a thread's sums and store them, one by one."""
+    """Round a thread's accumulators and store them, one by one."""
     tile_m, tile_n, _ = spec.config.tile
-    places = mma.get_slice(thread).partition_C(cute.make_identity_tensor((tile_m, tile_n)))
-    for i in range_constexpr(cute.size(sums)):
-        row, column = places[i][0] + corner[0] * tile_m, places[i][1] + corner[1] * tile_n
+    coordinates = mma.get_slice(thread).partition_C(cute.make_identity_tensor((tile_m, tile_n)))
+    for i in range_constexpr(cute.size(acc)):
+        row, column = coordinates[i][0] + corner[0] * tile_m, coordinates[i][1] + corner[1] * tile_n
         if row < d.shape[0] and column < d.shape[1]:
-            d[row, column] = sums[i].to(cutlass.BFloat16)
+            d[row, column] = acc[i].to(cutlass.BFloat16)
 
 
 @cute.jit
@@ -125,18 +125,18 @@ def in_turn_kernel(
     k_tiles: Int32,
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: bring a k_tile, wait, multiply it, wait."""
-    thread, warp, corner = own_place()
+    thread, warp, corner = own_tile()
     full, stages, moves = begin(spec, (a, b), corner)
     init(full, 1, (1, 1), thread)
-    of_a, of_b, sums = fragments(spec, mma, stages, thread)
+    of_a, of_b, acc = fragments(spec, mma, stages, thread)
     for k_tile in cutlass.range(k_tiles, unroll=1):
         if warp == 0:
             bring(spec, moves, k_tile, Int32(0), full)
         cute.arch.mbarrier_wait(full, k_tile & 1)
-        multiply(mma, sums, of_a, of_b, Int32(0))
+        multiply(mma, acc, of_a, of_b, Int32(0))
         warpgroup.wait_group(0)
         cute.arch.sync_threads()  # all have read the k_tile: the next may overwrite it
-    store(spec, mma, sums, d, corner, thread)
+    store(spec, mma, acc, d, corner, thread)
 
 
 # -- pipelined -------------------------------------------------------------------------------------
@@ -149,10 +149,10 @@ def pipelined_kernel(
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: multiply a k_tile while the next ones are on their way."""
     count = const_expr(spec.config.stages)
-    thread, warp, corner = own_place()
+    thread, warp, corner = own_tile()
     full, stages, moves = begin(spec, (a, b), corner)
     init(full, count, (1, 1), thread)
-    of_a, of_b, sums = fragments(spec, mma, stages, thread)
+    of_a, of_b, acc = fragments(spec, mma, stages, thread)
     if warp == 0:
         for k_tile in range_constexpr(count - 1):
             if k_tile < k_tiles:
@@ -160,14 +160,14 @@ def pipelined_kernel(
     stage, phase, free = Int32(0), Int32(0), Int32(count - 1)
     for k_tile in cutlass.range(k_tiles, unroll=1):
         cute.arch.mbarrier_wait(full + stage, phase)
-        multiply(mma, sums, of_a, of_b, stage)
+        multiply(mma, acc, of_a, of_b, stage)
         if warp == 0 and k_tile + count - 1 < k_tiles:
             bring(spec, moves, k_tile + count - 1, free, full + free)
         warpgroup.wait_group(0)
         cute.arch.sync_threads()  # all have read the k_tile: its stage is free
         free = stage
         stage, phase = advance(stage, phase, count)
-    store(spec, mma, sums, d, corner, thread)
+    store(spec, mma, acc, d, corner, thread)
 
 
 # -- specialized -----------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def specialized_kernel(
 ) -> None:  # fmt: skip
     """Compute one tile of D a CTA: one warp brings k_tiles, the warpgroups behind it multiply."""
     count = const_expr(spec.config.stages)
-    thread, warp, corner = own_place()
+    thread, warp, corner = own_tile()
     full, stages, moves = begin(spec, (a, b), corner)
     empty = full + count
     init(full, count, (1, spec.config.warps[0] // 4), thread)
@@ -192,18 +192,18 @@ def specialized_kernel(
                 bring(spec, moves, k_tile, stage, full + stage)
                 stage, phase = advance(stage, phase, count)
     else:
-        of_a, of_b, sums = fragments(spec, mma, stages, thread - 128)
+        of_a, of_b, acc = fragments(spec, mma, stages, thread - 128)
         stage, phase, before = Int32(0), Int32(0), Int32(0)
         for k_tile in cutlass.range(k_tiles, unroll=1):
             cute.arch.mbarrier_wait(full + stage, phase)
-            multiply(mma, sums, of_a, of_b, stage)
+            multiply(mma, acc, of_a, of_b, stage)
             warpgroup.wait_group(1)  # all but this one: the tensor cores never wait for the next
             if k_tile > 0 and thread % 128 == 0:
                 cute.arch.mbarrier_arrive(empty + before)
             before = stage
             stage, phase = advance(stage, phase, count)
         warpgroup.wait_group(0)
-        store(spec, mma, sums, d, corner, thread - 128)
+        store(spec, mma, acc, d, corner, thread - 128)
 
 
 # -- host ------------------------------------------------------------------------------------------

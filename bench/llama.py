@@ -53,7 +53,7 @@ class Block(nn.Module):
         self.down = nn.Linear(sizes.hidden, sizes.width, bias=False)
 
     def forward(self, x: Tensor, angles: Tensor, seen: Tensor, cache: Any, at: Tensor) -> Tensor:
-        """Add what the layer makes of tokens whose keys and values go to places `at`."""
+        """Add what the layer makes of tokens whose keys and values go to positions `at`."""
         batch, length, _ = x.shape
         y = self.before_attention(x)
         heads = lambda z: z.view(batch, length, -1, self.head).transpose(1, 2)  # noqa: E731
@@ -70,7 +70,7 @@ class Block(nn.Module):
 
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
-    """Turn pairs of numbers by the angles of their places."""
+    """Turn pairs of numbers by the angles of their positions."""
     one, two = x.float().chunk(2, -1)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((one * cos - two * sin, one * sin + two * cos), -1).to(x.dtype)
@@ -87,9 +87,9 @@ class Llama(nn.Module):
         self.head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
         head = sizes.width // sizes.heads
         frequencies = 1e4 ** (-torch.arange(0, head, 2) / head)
-        places = torch.arange(sizes.context)
-        self.register_buffer("places", places)
-        self.register_buffer("angles", places[:, None] * frequencies)
+        positions = torch.arange(sizes.context)
+        self.register_buffer("positions", positions)
+        self.register_buffer("angles", positions[:, None] * frequencies)
         shape = (sizes.layers, 2, batch, sizes.kv_heads, sizes.context, head)
         self.register_buffer("cache", torch.zeros(shape))
 
@@ -101,9 +101,9 @@ class Llama(nn.Module):
         tokens
             (batch, length) of them.
         at
-            (length,) places in their sequences.
+            (length,) positions in their sequences.
         """
-        seen = self.places <= at[:, None]
+        seen = self.positions <= at[:, None]
         angles = self.angles[at].float()
         x = self.embedding(tokens)
         for block, cache in zip(self.blocks, self.cache, strict=True):

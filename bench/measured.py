@@ -51,7 +51,7 @@ def launches(paths: Iterable[Path] | None = None) -> list[Launch]:
     Without paths they are those that a fit may see.
     """
     runs: dict[Any, list[tuple[float, float | None]]] = defaultdict(list)
-    beside: dict[Any, list[float]] = defaultdict(list)
+    cublas_us: dict[Any, list[float]] = defaultdict(list)
     sampled: set[Any] = set()
     for path in files() if paths is None else paths:
         for line in _lines(path):
@@ -64,8 +64,8 @@ def launches(paths: Iterable[Path] | None = None) -> list[Launch]:
             if line.drawn:
                 sampled.add(key)
             if line.cublas_us:
-                beside[product].append(line.cublas_us)
-    usual = {product: median(us) for product, us in beside.items()}
+                cublas_us[product].append(line.cublas_us)
+    usual = {product: median(us) for product, us in cublas_us.items()}
     found = []
     for key, timed in runs.items():
         cublas = usual.get(key[1:4])

@@ -108,7 +108,7 @@ _BY_FAMILY = """## By family of shapes and kind of numbers
 Picks for shapes that nothing was fitted to. How a kernel comes there, from one thread an element
 to the top: [the ladder](ladder.md)."""
 
-_FRESH = """## Fresh problems, as many of each family
+_FRESH = """## Fresh problems, the same number of each family
 
 Shapes drawn by a seed that no fit, no tile and no sweep had seen, of each family in turn until the
 time of the run was over. Of several runs on a card the last is the newest, of the planner of then.

@@ -177,8 +177,8 @@ def draw_ladder_roofline(
         for number_of, (name, (x, y)) in enumerate(points.items(), 1):
             color = _COLORS[(number_of - 1) % len(_COLORS)]
             axes.plot([x], [y], "o", color=color, ms=6, label=f"{number_of}  {name}")
-            side, beside = ("right", (-7, -4)) if number_of % 2 else ("left", (7, -4))
-            axes.annotate(str(number_of), (x, y), beside, textcoords="offset points", ha=side)
+            side, offset = ("right", (-7, -4)) if number_of % 2 else ("left", (7, -4))
+            axes.annotate(str(number_of), (x, y), offset, textcoords="offset points", ha=side)
         axes.set(xscale="log", yscale="log", xlabel=f"operations for a byte of {of}")
         axes.set(ylabel="TFLOP/s", title=f"{rate:,.4g} TFLOP/s at most", xlim=(low, high))
         for axis, values in ((axes.xaxis, at), (axes.yaxis, reached)):

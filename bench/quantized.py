@@ -61,7 +61,7 @@ def compile_all() -> None:
 
 
 def product_records(
-    kind: str, sizes: Shape, ms: float = 30.0, place: str = "cuda", backend: str = "auto"
+    kind: str, sizes: Shape, ms: float = 30.0, on: str = "cuda", backend: str = "auto"
 ) -> list[Record]:
     """Return a record of one product with each kind of result, as it is timed."""
     import torch
@@ -71,9 +71,7 @@ def product_records(
     operands = (m * k + k * n) * (2 if kind == "bfloat16" else 1)
     calls: dict[str, list[Callable[[], object]]] = {}
     for _ in range(min(rotation(operands + 3 * m * n, device.l2_bytes), _MOST_SETS)):
-        a, b = (
-            (torch.randn(rows, k, device=place) * 2).to(getattr(torch, kind)) for rows in (m, n)
-        )
+        a, b = ((torch.randn(rows, k, device=on) * 2).to(getattr(torch, kind)) for rows in (m, n))
         for name, given in options_of(kind).items():
             out = unigemm.matmul(a, b.T, **given, backend=backend)
 
@@ -87,7 +85,7 @@ def product_records(
 
 
 def array_records(
-    shape: tuple[int, int], source: str, ms: float = 30.0, place: str = "cuda"
+    shape: tuple[int, int], source: str, ms: float = 30.0, on: str = "cuda"
 ) -> list[Record]:
     """Return a record of one array rounded in each way, and of its copy."""
     import torch
@@ -95,7 +93,7 @@ def array_records(
     size = getattr(torch, source).itemsize
     device = best_device()
     count = min(rotation(shape[0] * shape[1] * (size + 1), device.l2_bytes), _MOST_SETS)
-    arrays = [torch.randn(shape, device=place).to(getattr(torch, source)) for _ in range(count)]
+    arrays = [torch.randn(shape, device=on).to(getattr(torch, source)) for _ in range(count)]
     calls: dict[str, list[Callable[[], object]]] = {
         name: [partial(unigemm.quantize, x, "e4m3", block=block) for x in arrays]
         for name, block in BLOCKS.items()

@@ -45,7 +45,7 @@ _EIGHT = 8
 
 
 class Judged(NamedTuple):
-    """Launches: the place of each one's product and its card, its time, and the estimated time.
+    """Launches: the index of each one's product and its card, its time, and the estimated time.
 
     NaN where a launch was fitted to.
     """
@@ -90,11 +90,11 @@ def shipped(of: Measured, name: str, kind: str, physics: bool = False) -> Array:
 
 def joined(of: Mapping[str, Measured], estimated: Mapping[str, Array]) -> Judged:
     """Return the launches of some backends with their estimated times as those of one."""
-    places: dict[object, int] = {}
+    indices: dict[object, int] = {}
     product, card = [], []
     for each in of.values():
-        place = np.array([places.setdefault(name, len(places)) for name in each.names])
-        product.append(place[each.product])
+        index = np.array([indices.setdefault(name, len(indices)) for name in each.names])
+        product.append(index[each.product])
         card.append(np.array([target.name for *_, target in each.names])[each.product])
     us = np.concatenate([each.us for each in of.values()])
     return Judged(

@@ -151,9 +151,9 @@ def table(records: Sequence[dict[str, Any]]) -> str:
         if r["by"] != "unigemm":
             continue
         theirs = us.get(("torch", r["scales"]))
-        beside = f"{theirs:9.1f} {theirs / r['us']:6.3f}" if theirs else f"{'-':>9} {'-':>6}"
+        compared = f"{theirs:9.1f} {theirs / r['us']:6.3f}" if theirs else f"{'-':>9} {'-':>6}"
         lines.append(
-            f"{r['scales']:11} {r['us']:9.1f} {r['us'] / first:6.3f} {beside}  {r['plan']}"
+            f"{r['scales']:11} {r['us']:9.1f} {r['us'] / first:6.3f} {compared}  {r['plan']}"
         )
     return "\n".join(lines)
 

@@ -48,8 +48,8 @@ def _scaled_cells(records: Sequence[Record], ways: Iterable[str]) -> list[str]:
             cells.append("")
             continue
         over = "" if first is None else f" ({ours / first:.2f})"
-        beside = "" if theirs is None else f", PyTorch {theirs / ours:.2f}"
-        cells.append(f"{ours:.1f}{over}{beside}")
+        compared = "" if theirs is None else f", PyTorch {theirs / ours:.2f}"
+        cells.append(f"{ours:.1f}{over}{compared}")
         first = first or ours
     return cells
 

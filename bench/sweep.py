@@ -62,7 +62,7 @@ def parse() -> argparse.Namespace:
         parser.add_argument(f"--{name.replace('_', '-')}", default="", help="values to try")
     parser.add_argument("--gpus", type=int, default=1, help="that share the problems")
     parser.add_argument("--shard", default="0/1", help="every n-th problem: 0/4, 1/4 ...")
-    parser.add_argument("--jobs", type=int, help="processes that compile; as many as cores")
+    parser.add_argument("--jobs", type=int, help="processes that compile; one for each core")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds, then stop")
     parser.add_argument("--out", type=Path, default=Path("sweep.jsonl"))
     return parser.parse_args()

@@ -63,8 +63,8 @@ def boosted(
             )
             feature[level, tree], threshold[level, tree] = best, edges[best][at]
             leaf = 2 * leaf + (bins[best] > at)
-        sums = np.bincount(leaf, pull, 2**depth)
-        leaves[tree] = rate * sums / (np.bincount(leaf, weight, 2**depth) + damping)
+        pulls = np.bincount(leaf, pull, 2**depth)
+        leaves[tree] = rate * pulls / (np.bincount(leaf, weight, 2**depth) + damping)
         left -= leaves[tree][leaf]
     return Trees(feature, threshold, leaves.astype(np.float32))
 
@@ -81,7 +81,7 @@ def _gain(
     leaf: Array, leaves: int, bins: Array, edges: int, pull: Array, weight: Array,
     damping: float, feature: int,
 ) -> tuple[float, int, int]:  # fmt: skip
-    """Return what a feature's best threshold gains in all leaves, the feature, and its place."""
+    """Return a feature's largest gain in all leaves, the feature, and the threshold's index."""
     key, width = leaf * (edges + 1) + bins, edges + 1
     below = np.bincount(key, pull, leaves * width).reshape(leaves, width).cumsum(axis=1)
     heavy = np.bincount(key, weight, leaves * width).reshape(leaves, width).cumsum(axis=1)

@@ -22,7 +22,7 @@ for backend in unigemm.backend_info():
     except unigemm.UnigemmError as error:
         print(f"{backend.name:13s} {type(error).__name__}")
     else:
-        # The sums of small integers are exact, so that all backends agree in every bit.
+        # Products of small integers are exact, so that all backends agree in every bit.
         print(f"{backend.name:13s} right: {bool((result == expected).all())}")
 
 print("auto picks", unigemm.plan(a, a.T, dtype="float32").backend)

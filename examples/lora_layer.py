@@ -13,7 +13,7 @@ rng = np.random.default_rng(0)
 
 
 def random(*shape: int) -> np.ndarray:
-    """Return numbers of a size that keeps sums near 1."""
+    """Return numbers of a size that keeps products near 1."""
     return rng.standard_normal(shape).astype("float32") / shape[-1] ** 0.5
 
 
@@ -32,4 +32,4 @@ b = unigemm.ArraySpec((rank, out_features), "bfloat16", "F")
 d = unigemm.ArraySpec((tokens, out_features), "bfloat16")
 plan = unigemm.plan(a, b, d, c=d, alpha=scale, beta=1.0, target="h100")
 read, written = plan.problem.epilogue.bytes_moved(tokens, out_features)
-print(f"on an H100: {plan.backend}, the epilogue reads {read} bytes beside the sums")
+print(f"on an H100: {plan.backend}, the epilogue reads {read} bytes besides the accumulators")

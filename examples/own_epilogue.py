@@ -1,7 +1,7 @@
 """Finish a product with a function of your own, inside the kernel.
 
 The function is traced once. What it does element by element becomes part of the kernel, while the
-sums are still in registers.
+accumulators are still in registers.
 """
 
 import numpy as np

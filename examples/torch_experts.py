@@ -24,7 +24,7 @@ class Experts(torch.nn.Module):
         self.down = torch.nn.Parameter(torch.randn(experts, features, inner) / inner**0.5)
 
     def forward(self, x):
-        """Return the sums, and how many rows each expert had."""
+        """Return the layer's result, and how many rows each expert had."""
         weights, expert = self.router(x).softmax(-1).topk(2)
         order = expert.flatten().argsort()  # rows of one expert lie together
         sizes = torch.bincount(expert.flatten(), minlength=len(self.up))
