@@ -15,6 +15,7 @@ options that `Spec` switches off.
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
+from typing import NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -22,6 +23,7 @@ from cutlass import Float32, Int32, Int64, range_constexpr
 
 from bench.ladder_options import BYTES, OPTIONS, SIDE, pitch_of, smem_bytes, stripped
 from unigemm.backends.cute.kernels.device import GMEM, Divisor, select
+from unigemm.backends.cute.kernels.host_arguments import Addresses, Sizes, Steps
 from unigemm.backends.cute_simt.geometry import Geometry
 from unigemm.backends.cute_simt.geometry_operands import BANK_VECTOR
 from unigemm.backends.cute_simt.kernels import host as simt
@@ -35,22 +37,52 @@ THREADS = SIDE * SIDE
 # -- what the three share --------------------------------------------------------------------------
 
 
+class Product(NamedTuple):
+    """What a launch computes.
+
+    Attributes
+    ----------
+    addresses, sizes, a_steps, b_steps, d_steps
+        As host functions take them: see `unigemm.backends.cute.kernels.host_arguments`.
+    tiles_n, tiles_m, l0
+        What a block's number is divided by.
+    """
+
+    addresses: Addresses
+    sizes: Sizes
+    a_steps: Steps
+    b_steps: Steps
+    d_steps: Steps
+    tiles_n: Divisor
+    tiles_m: Divisor
+    l0: Divisor
+
+    def tile(self) -> tuple[Int32, Int32, tuple]:
+        """Return which tile (m, n) of D a CTA computes, and of which matrix of the stack."""
+        block, _, _ = cute.arch.block_idx()
+        rest, tile_n = divmod(block, self.tiles_n)
+        batch, tile_m = divmod(rest, self.tiles_m)
+        i1, i0 = divmod(batch, self.l0)
+        return tile_m, tile_n, (i0, i1)
+
+    def operands(self, batch: tuple[Int32, Int32]) -> tuple[cute.Tensor, cute.Tensor]:
+        """View A and B of one matrix of the stack."""
+        m, n, k, _, _ = self.sizes
+        a = matrix(self.addresses.a, m, k, self.a_steps, batch)
+        return a, matrix(self.addresses.b, k, n, self.b_steps, batch)
+
+    def result(self, batch: tuple[Int32, Int32]) -> cute.Tensor:
+        """View D of one matrix of the stack."""
+        return matrix(self.addresses.d, self.sizes.m, self.sizes.n, self.d_steps, batch)
+
+
 def matrix(
-    address: Int64, rows: Int32, columns: Int32, steps: tuple, batch: tuple[Int32, Int32]
+    address: Int64, rows: Int32, columns: Int32, steps: Steps, batch: tuple[Int32, Int32]
 ) -> cute.Tensor:
-    """View one matrix of a stack in device memory; `steps` are (row, column, L0, L1)."""
-    start = Int64(batch[0]) * steps[2] + Int64(batch[1]) * steps[3]
+    """View one matrix of a stack in device memory."""
+    start = Int64(batch[0]) * steps.l0 + Int64(batch[1]) * steps.l1
     pointer = cute.make_ptr(Float32, address + start * BYTES, GMEM, assumed_align=BYTES)
     return cute.make_tensor(pointer, cute.make_layout((rows, columns), stride=steps[:2]))
-
-
-def tile_of(tiles_n: Divisor, tiles_m: Divisor, l0: Divisor) -> tuple[Int32, Int32, tuple]:
-    """Return which tile (m, n) of D a CTA computes, and of which matrix of the stack."""
-    block, _, _ = cute.arch.block_idx()
-    rest, tile_n = divmod(block, tiles_n)
-    batch, tile_m = divmod(rest, tiles_m)
-    i1, i0 = divmod(batch, l0)
-    return tile_m, tile_n, (i0, i1)
 
 
 def along_k(matrix_a: cute.Tensor) -> cute.Tensor:
@@ -129,20 +161,15 @@ def begin(config: Config) -> tuple[Int32, tuple, tuple, cute.Tensor]:
 
 
 @cute.kernel
-def naive_kernel(
-    spec: cutlass.Constexpr, a: Int64, b: Int64, d: Int64, m: Int32, n: Int32, k: Int32,
-    a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    tiles_n: Divisor, tiles_m: Divisor, l0: Divisor,
-) -> None:  # fmt: skip
+def naive_kernel(spec: cutlass.Constexpr, of: Product) -> None:
     """Compute one element of D a thread, neighbours along N."""
-    tile_m, tile_n, batch = tile_of(tiles_n, tiles_m, l0)
+    tile_m, tile_n, batch = of.tile()
     thread, _, _ = cute.arch.thread_idx()
-    left, right = matrix(a, m, k, a_steps, batch), matrix(b, k, n, b_steps, batch)
-    out = matrix(d, m, n, d_steps, batch)
+    (left, right), out = of.operands(batch), of.result(batch)
     row, column = tile_m * SIDE + thread // SIDE, tile_n * SIDE + thread % SIDE
-    if row < m and column < n:
+    if row < of.sizes.m and column < of.sizes.n:
         total = Float32(0)
-        for i in cutlass.range(k):
+        for i in cutlass.range(of.sizes.k):
             total = cute.math.fma(left[row, i], right[i, column], total)
         out[row, column] = total
 
@@ -165,18 +192,15 @@ def load(source: cute.Tensor, k: Int32, x: Int32) -> Float32:
 
 
 @cute.kernel
-def tiled_kernel(
-    spec: cutlass.Constexpr, a: Int64, b: Int64, d: Int64, m: Int32, n: Int32, k: Int32,
-    a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    tiles_n: Divisor, tiles_m: Divisor, l0: Divisor,
-) -> None:  # fmt: skip
+def tiled_kernel(spec: cutlass.Constexpr, of: Product) -> None:
     """Compute one tile of D a CTA: load a k_tile of K, multiply it, load the next."""
     config = spec.config
-    tile_m, tile_n, batch = tile_of(tiles_n, tiles_m, l0)
+    tile_m, tile_n, batch = of.tile()
     first_m, first_n = tile_m * config.tile[0], tile_n * config.tile[1]
-    left, right = along_k(matrix(a, m, k, a_steps, batch)), matrix(b, k, n, b_steps, batch)
+    left, right = of.operands(batch)
+    left = along_k(left)
     thread, (shared_a, shared_b), (of_a, of_b), acc = begin(config)
-    for first in cutlass.range(0, k, config.tile[2], unroll=1):
+    for first in cutlass.range(0, of.sizes.k, config.tile[2], unroll=1):
         # All loads before the first store, which waits for one.
         from_a = [load(left, first + kk, first_m + x) for kk, x in of_a]
         from_b = [load(right, first + kk, first_n + x) for kk, x in of_b]
@@ -187,8 +211,7 @@ def tiled_kernel(
         cute.arch.sync_threads()
         multiply(config, shared_a, shared_b, 0, thread, acc)
         cute.arch.sync_threads()
-    out = matrix(d, m, n, d_steps, batch)
-    store(config, acc, out, first_m + thread // SIDE, first_n + thread % SIDE)
+    store(config, acc, of.result(batch), first_m + thread // SIDE, first_n + thread % SIDE)
 
 
 # -- pipelined -------------------------------------------------------------------------------------
@@ -218,16 +241,13 @@ def start_k_tile(
 
 
 @cute.kernel
-def pipelined_kernel(
-    spec: cutlass.Constexpr, a: Int64, b: Int64, d: Int64, m: Int32, n: Int32, k: Int32,
-    a_steps: tuple, b_steps: tuple, d_steps: tuple,
-    tiles_n: Divisor, tiles_m: Divisor, l0: Divisor,
-) -> None:  # fmt: skip
+def pipelined_kernel(spec: cutlass.Constexpr, of: Product) -> None:
     """Compute one tile of D a CTA: multiply a k_tile of K while the next ones are on their way."""
     config = spec.config
-    tile_m, tile_n, batch = tile_of(tiles_n, tiles_m, l0)
+    tile_m, tile_n, batch = of.tile()
     first_m, first_n = tile_m * config.tile[0], tile_n * config.tile[1]
-    left, right = along_k(matrix(a, m, k, a_steps, batch)), matrix(b, k, n, b_steps, batch)
+    left, right = of.operands(batch)
+    left = along_k(left)
     thread, shared, brought, acc = begin(config)
 
     ahead = config.stages - 1  # k_tiles that are under way while one is multiplied
@@ -235,7 +255,7 @@ def pipelined_kernel(
         corner = (Int32(stage * config.tile[2]), first_m, first_n)
         start_k_tile((left, right), shared, brought, corner, Int32(stage))
     reading, writing = Int32(0), Int32(ahead)
-    for first in cutlass.range(0, k, config.tile[2], unroll=1):
+    for first in cutlass.range(0, of.sizes.k, config.tile[2], unroll=1):
         cute.arch.cp_async_wait_group(ahead - 1)
         cute.arch.sync_threads()  # the k_tile is there, and all have left the one before
         corner = (first + ahead * config.tile[2], first_m, first_n)
@@ -244,8 +264,7 @@ def pipelined_kernel(
         reading = select(reading == ahead, Int32(0), reading + 1)
         writing = select(writing == ahead, Int32(0), writing + 1)
     cute.arch.cp_async_wait_group(0)  # k_tiles past the end of K, all zeros
-    out = matrix(d, m, n, d_steps, batch)
-    store(config, acc, out, first_m + thread // SIDE, first_n + thread % SIDE)
+    store(config, acc, of.result(batch), first_m + thread // SIDE, first_n + thread % SIDE)
 
 
 # -- cute_simt with options switched off -----------------------------------------------------------
@@ -284,16 +303,16 @@ def make_host(spec: Spec) -> Callable:
 
 def launch(spec: Spec, of: Arguments) -> None:
     """Launch one of the ladder's own kernels."""
-    a, b, d, _ = of.addresses
-    m, n, k, l0, l1 = of.sizes
+    m, n, _, l0, l1 = of.sizes
     smem = smem_bytes(spec.problem, spec.config)
     blocks = 2 if smem else 2048 // THREADS  # CTAs of an SM: what a thread loads takes a while
     tile_m, tile_n, _ = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-    KERNELS[spec.config.schedule](
-        spec, a, b, d, m, n, k, of.a_steps, of.b_steps, of.d_steps,
+    product = Product(
+        of.addresses, of.sizes, of.a_steps, of.b_steps, of.d_steps,
         Divisor(tiles_n), Divisor(tiles_m), Divisor(l0),
-    ).launch(
+    )  # fmt: skip
+    KERNELS[spec.config.schedule](spec, product).launch(
         grid=(tiles_m * tiles_n * l0 * l1, 1, 1), block=(THREADS, 1, 1), stream=of.stream,
         smem=smem, min_blocks_per_mp=blocks, preferred_smem_carveout=100 if smem else 0,
     )  # fmt: skip
