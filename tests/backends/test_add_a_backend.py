@@ -26,9 +26,9 @@ rng = np.random.default_rng(0)
 found = {"backends": [[x.name, x.available] for x in unigemm.backend_info()]}
 
 
-def agrees(a, b, out=None, **asked):
+def agrees(a, b, out=None, **options):
     expected = np.matmul(a.astype("float64"), b.astype("float64"))
-    given = unigemm.matmul(a, b, out, backend="wide_sums", **asked)
+    given = unigemm.matmul(a, b, out, backend="wide_sums", **options)
     # Sums of float64 in another order, then one rounding: half a unit in the last place, and a bit.
     gap = abs(given.astype("float64") - expected)
     room = np.spacing(abs(expected).astype(given.dtype)).astype("float64") * 0.501

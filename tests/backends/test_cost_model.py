@@ -175,8 +175,8 @@ def test_times_are_rounded_to_so_many_digits_that_libraries_of_mathematics_agree
 def test_trees_ask_level_by_level_and_add_up():
     trees = Trees(np.array([[0, 1], [1, 0]]), np.array([[0.5, 2.0], [2.0, 0.5]]),
                   np.log([[1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]]))  # fmt: skip
-    asked = np.array([[0.0, 0.0, 1.0, 1.0], [0.0, 3.0, 0.0, 3.0]])
-    assert factors(trees, asked) == pytest.approx([1 * 10, 2 * 30, 3 * 20, 4 * 40])
+    values = np.array([[0.0, 0.0, 1.0, 1.0], [0.0, 3.0, 0.0, 3.0]])
+    assert factors(trees, values) == pytest.approx([1 * 10, 2 * 30, 3 * 20, 4 * 40])
 
 
 # The data.
@@ -366,7 +366,9 @@ def test_neither_the_pick_nor_what_lost_to_it_depends_on_how_many_are_kept(
         assert least.backend == some.backend == most.backend
         assert some.alternatives == most.alternatives[:keep]
         alone = [choose(problem, size, target, [backend], keep=0) for backend in able]
-        best = min(alone, key=lambda plan: plan.predicted_us)  # some of them were perhaps not asked
+        best = min(
+            alone, key=lambda plan: plan.predicted_us
+        )  # some of them were perhaps not compared
         assert (least.backend, least.config) == (best.backend, best.config)
 
 
@@ -398,7 +400,7 @@ def test_tensor_cores_and_cuda_cores_are_told_apart():
     "sizes", [(4096, 4096, 4096), (4096, 24576, 1536), (2048, 8192, 4096), (3000, 3072, 8192)]
 )
 def test_scales_of_blocks_pick_tiles_whose_columns_share_one(sizes, card):
-    """Others took up to a quarter longer, and transposed each column of the sums has its own."""
+    """Others took up to a quarter longer, and transposed each column of D has its own."""
     (m, n, k), blocks = sizes, [-(-x // 128) for x in sizes]
     spec = unigemm.ArraySpec
     a, b = spec((m, k), "float8_e4m3fn"), spec((k, n), "float8_e4m3fn", "F")
@@ -412,7 +414,7 @@ def test_scales_of_blocks_pick_tiles_whose_columns_share_one(sizes, card):
 
 
 def test_ranges_of_k_tiles_read_shared_rows_from_device_memory_again_if_the_l2_cannot_keep_them():
-    """Tiles that share columns of B are at different places along K, or behind one another."""
+    """Tiles that share columns of B are at different k_tiles, or behind one another."""
 
     def estimated(m, n, k, **changes):
         a, b = ArraySpec((m, k), "float64"), ArraySpec((k, n), "float64")
@@ -496,7 +498,7 @@ def test_a_plan_on_the_host_has_no_parts_to_show():
     assert "host" in plan.explain()
 
 
-def test_all_candidates_are_kept_where_all_are_asked_for():
+def test_all_candidates_are_kept_where_all_are_requested():
     plan = plan_of(300, 4096, 4096, keep=100000)
     count = sum(len(b.candidates(plan.problem, plan.extents, H200)) for b in (SIMT, WGMMA, CUTILE))
     assert len(plan.alternatives) == count - 1

@@ -103,8 +103,8 @@ class Tiles:
 
     def start(self, config, call, pointers, extra):
         count = len(call.arguments)
-        places = (ctypes.c_uint64 * count).from_address(pointers)
-        left = [int.from_bytes(ctypes.string_at(x, 8), "little") for x in places]
+        pointed = (ctypes.c_uint64 * count).from_address(pointers)
+        left = [int.from_bytes(ctypes.string_at(x, 8), "little") for x in pointed]
         assert config.gridDimX == call.blocks
         getattr(self, call.symbol)(call.blocks, left)
         assert not left
@@ -184,8 +184,8 @@ def executed(case, kernels, monkeypatch, config, ends=None):
     memories = dict(enumerate(map(whole, (x.a, x.b, x.d)), 1))
     memories[4] = np.full(size // 4, -(2**30), np.int32)
     memories |= dict(enumerate([x.ends, *map(whole, aux)], 5))
-    places = [number << 32 for number in range(6, 6 + len(aux))]
-    more = [*places[:2], 1.0, *places[2:]] if case.scaled else places
+    addresses = [number << 32 for number in range(6, 6 + len(aux))]
+    more = [*addresses[:2], 1.0, *addresses[2:]] if case.scaled else addresses
     more += [int(case.scaled == "groups")] * 2 if case.scaled else []
     before = x.d.copy()
     device = Tiles(monkeypatch, kernels, plan, gemm, memories)
@@ -272,8 +272,8 @@ def gemm_of(case):
 
 def name(plan):
     p = plan.problem
-    fused = "-fused" * (p.epilogue is not None)
-    return f"{plan.target.arch}-{p.groups}-{p.a.dtype}-{p.layout}-{plan.config}{fused}"
+    epilogue = "-epilogue" * (p.epilogue is not None)
+    return f"{plan.target.arch}-{p.groups}-{p.a.dtype}-{p.layout}-{plan.config}{epilogue}"
 
 
 @pytest.mark.compile

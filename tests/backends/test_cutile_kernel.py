@@ -68,7 +68,7 @@ def padded(extent, unit):
 
 
 def lay_out(shape, turned, batch, shared, dtype, pad, apart=0):
-    """Place a stack of matrices, lines at multiples of 16 bytes; batch steps of 0 where shared.
+    """Lay out a stack of matrices, lines at multiples of 16 bytes; batch steps of 0 where shared.
 
     `apart` counts the elements between one matrix of a stack and the next.
     """
@@ -116,9 +116,9 @@ def run(kernels, plan, gemm, memories, scales_at=(), aux=(), numbers=(), largest
 
     def array(left, dimensions=4, dtype=None, promised=16, single=False):
         dtype = dtype or dtypes[left[0].name]
-        place = left[0]
-        promised = min(problem.d.alignment, 16) if place.name == "d" else promised
-        left[0] = brought[place.name] + place.offset
+        first = left[0]
+        promised = min(problem.d.alignment, 16) if first.name == "d" else promised
+        left[0] = brought[first.name] + first.offset
         if isinstance(left[1], CallArgument):  # of the arrays of at most one number
             left[1] = brought[left[1].name]
         promised = promised if dimensions == 4 else None
@@ -314,8 +314,8 @@ def test_a_copy_is_the_transpose_and_its_lines_end_in_zeros(kernels, rows, k, ou
 
 
 @pytest.mark.parametrize("split", [1, 3])
-@pytest.mark.parametrize("places", [(0, 0), (5, 0), (0, 6), (5, 6)])
-def test_scales_multiply_the_sums_once(kernels, split, places):
+@pytest.mark.parametrize("memory", [(0, 0), (5, 0), (0, 6), (5, 6)])
+def test_scales_multiply_the_accumulators_once(kernels, split, memory):
     dtype = DType.FLOAT8_E4M3FN
     rng = np.random.default_rng(3)
     lays, memories = {}, {}
@@ -328,25 +328,25 @@ def test_scales_multiply_the_sums_once(kernels, split, places):
     gemm = canonical(lays["a"], lays["b"], lays["d"], scaled=True)
     config = plan_of(tile=(16, 16, 16), split_k=split).config
     plan = Plan("cutile", config, gemm.problem, gemm.extents, named_target("sm_90a"))
-    scales = (places[0] << 32, places[1] << 32, 0.25)
+    scales = (memory[0] << 32, memory[1] << 32, 0.25)
     run(kernels, plan, gemm, memories, scales)
-    factor = 0.25 * (0.5 if places[0] else 1) * (-4.0 if places[1] else 1)
+    factor = 0.25 * (0.5 if memory[0] else 1) * (-4.0 if memory[1] else 1)
     x, y = (view(memories[i], lays[c]).astype(np.float64) for i, c in ((1, "a"), (2, "b")))
     np.testing.assert_array_equal(view(memories[3], lays["d"]), factor * (x @ y))
 
 
 @pytest.mark.parametrize("pair", SCALES, ids=str)
-def test_the_product_of_scales_is_not_rounded_before_that_of_the_sums(kernels, pair):
-    """The sums are those of float8: 0, or in size from 2**-32 to 2**63."""
-    total = np.array([[0.0, 1.0, -1.5, 2.0**-32, 2.0**63]], np.float32)
+def test_the_product_of_scales_is_not_rounded_before_they_multiply(kernels, pair):
+    """Accumulators of float8 are 0, or in size from 2**-32 to 2**63."""
+    acc = np.array([[0.0, 1.0, -1.5, 2.0**-32, 2.0**63]], np.float32)
     with np.errstate(all="ignore"):
         first, second = (np.full(1, x, np.float32) for x in pair)
-        exact = (total * np.float64(first) * np.float64(second)).astype(np.float32)
+        exact = (acc * np.float64(first) * np.float64(second)).astype(np.float32)
         arrays = [Array(x, 0, (1,), (1,)) for x in (first, second)]
-        got = [kernels.scaled(total, Scales(*arrays, np.float64(1)))]
+        got = [kernels.scaled(acc, Scales(*arrays, np.float64(1)))]
         empty = [Array(x, 0, (0,), (1,)) for x in (first, second)]
         factor = np.float64(first[0]) * np.float64(second[0])
-        got.append(kernels.scaled(total, Scales(*empty, factor)))
+        got.append(kernels.scaled(acc, Scales(*empty, factor)))
     for each in got:
         np.testing.assert_allclose(each, exact, rtol=2.0**-22, atol=2.0**-148)
 

@@ -46,9 +46,9 @@ int cuKernelSetAttribute(int attribute, int value, void *kernel, int on) {
 int cuDeviceGetAttribute(int *value, int attribute, int on) {
   return *value = 1016, !(attribute == 97 && on == 3);
 }
-int cuLaunchKernelEx(struct config *asked, void *kernel, void **parameters, void **extra) {
+int cuLaunchKernelEx(struct config *given, void *kernel, void **parameters, void **extra) {
   if (!context) return NO_CONTEXT;
-  if (extra || kernel != &launches || !parameters || asked->stream != (void *)7) return FAILED;
+  if (extra || kernel != &launches || !parameters || given->stream != (void *)7) return FAILED;
   return launches++, answer;
 }
 int cuGetErrorName(int error, const char **name) {
@@ -71,7 +71,7 @@ def files():
 
 @pytest.fixture
 def driver(monkeypatch, tmp_path):
-    """Put the driver above in the place of CUDA's, with the device 3 and a context."""
+    """Put the driver above where CUDA's is loaded, with the device 3 and a context."""
     from unigemm.backends.cute import loading
 
     source, library = tmp_path / "driver.c", tmp_path / "driver.so"

@@ -46,7 +46,7 @@ DIFFERENT = {
     "sm_110a": DType.BFLOAT16,
     "sm_120a": DType.FLOAT32,
 }
-CLUSTERS = 3  # of these in an ordinary run, beside
+CLUSTERS = 3  # of these in an ordinary run, as well
 EXTENTS = Extents(512, 512, 512)
 HOPPER = named_target("sm_90a")
 
@@ -96,10 +96,10 @@ def test_an_offered_configuration_compiles_without_spills(plan):
         assert ops["DMMA"] * 16 * 8 * 8 // WARP == threads_products
         assert "DFMA" not in ops
     else:
-        fused = sum(count for op, count in ops.items() if "FMA" in op)
+        fmas = sum(count for op, count in ops.items() if "FMA" in op)
         packed = 2 if plan.target.capability >= (10, 0) else 1
         products = threads_products // geometry(plan.problem, plan.config).k_tile_iterations
-        assert fused * packed >= products, "the k_tile is not fully unrolled into FMAs"
+        assert fmas * packed >= products, "the k_tile is not fully unrolled into FMAs"
     geo = geometry(plan.problem, plan.config)
     copied = [tile for tile in (geo.a, geo.b) if not tile.tma_fed]
     assert ("UTMALDG" in ops) == (len(copied) < 2)
@@ -206,7 +206,7 @@ def test_ranges_of_k_tiles_compile_without_spills(majors, arch):
 @pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
 @pytest.mark.sample(1)
 def test_the_loop_over_a_share_has_no_more_issue_slots_than_that_over_a_tile(majors, tile):
-    """Sums that were stored and added to where they are cost 2 to 21 percent of the loop."""
+    """Accumulators stored and added to where they lie cost 2 to 21 percent of the loop."""
     plain, shared = (
         counted(shared_of(majors, 16, *tile, "sm_90a", schedule)) for schedule in ("", "stream")
     )
@@ -260,7 +260,7 @@ def test_warps_that_only_multiply_issue_little_else(majors, tile, schedule, spli
 
 @pytest.mark.parametrize(("majors", "odd"), [("mk", "a"), ("mn", "a"), ("mn", "b"), ("mn", "ab")])
 @pytest.mark.sample(2)
-def test_products_beside_copies_of_single_elements_read_registers_well(majors, odd):
+def test_products_among_copies_of_single_elements_read_registers_well(majors, odd):
     """Nearly half of them would not, with the registers of other classes."""
     plan = warp_specialized_of(majors, 16, 0, "", 2)
     operands = {name: replace(getattr(plan.problem, name), alignment=4) for name in odd}

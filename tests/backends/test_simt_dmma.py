@@ -15,7 +15,7 @@ from test_simt_geometry import (
     H200,
     MAJORS_A,
     MAJORS_B,
-    first_place,
+    first_copy,
     problem_of,
     wavefronts,
 )
@@ -56,7 +56,7 @@ OF_C = [lambda g, t, x=x, y=y: (g + 8 * x, 2 * t + y) for x in range(2) for y in
 
 
 def config_of(problem, tile, stages=None):
-    """Return what is offered with a tile, of the most stages or of so many; k_tiles of a line."""
+    """Return what is offered with a tile, of the most stages or of a number; k_tiles of a line."""
     every = base_configs(problem, H200)
     whole = tile if len(tile) == 3 else (*tile, DMMA_K_TILE)
     found = [c for c in every if c.schedule == DMMA and c.tile == whole and not c.producers]
@@ -66,8 +66,8 @@ def config_of(problem, tile, stages=None):
 # -- where a lane reads ----------------------------------------------------------------------------
 
 
-def place(tile, row, k):
-    """Where in a stage an element of an operand lies."""
+def offset_in_stage(tile, row, k):
+    """Return the offset of an element of an operand in a stage, in elements."""
     return row * tile.pitch + (k ^ tile.swizzle_xor(row)) if tile.k_major else k * tile.pitch + row
 
 
@@ -109,13 +109,15 @@ def test_copies_put_each_element_once_where_it_is_read():
             for thread in range(copy_threads):
                 if copy.partial and thread >= tile.copies - i * copy_threads:
                     continue
-                line, at = first_place(tile, thread, copy_threads)
+                line, at = first_copy(tile, thread, copy_threads)
                 first = line * tile.pitch + (at * tile.copy_width ^ tile.swizzle_xor(line))
                 begin = first + copy.line * tile.pitch + copy.position
                 assert begin % tile.copy_width == 0
                 for x in range(tile.copy_width):
                     where = line + copy.line, at * tile.copy_width + copy.position + x
-                    assert begin + x == place(tile, *(where if tile.k_major else where[::-1]))
+                    assert begin + x == offset_in_stage(
+                        tile, *(where if tile.k_major else where[::-1])
+                    )
                     assert begin + x not in filled
                     filled.add(begin + x)
         assert len(filled) == tile.extent * tile.k_tile
@@ -130,7 +132,7 @@ def test_reads_of_fragments_have_no_bank_conflicts():
             for rows in fragments(tile, extent)[:: tile.vector]:
                 for four in range(0, tile.k_tile, 4):
                     at = [
-                        SIZE * place(tile, warp + rows[lane // 4], four + lane % 4)
+                        SIZE * offset_in_stage(tile, warp + rows[lane // 4], four + lane % 4)
                         for lane in range(WARP)
                     ]
                     assert all(each % width == 0 for each in at)
@@ -166,7 +168,7 @@ def test_who_owns_a_sum_is_the_instructions_choice():
                         four * of_columns.run + of_columns.row(2 * j + y),
                     )
                     owned.add(own)
-        assert owned == set(product(range(down), range(across))), "each once: as many as there are"
+        assert owned == set(product(range(down), range(across))), "each once"
         assert len(owned) == WARP * of_rows.rows * of_columns.rows
     assert turns == {False, True}
 
@@ -193,9 +195,11 @@ def test_the_kernel_reads_and_stores_where_the_arithmetic_says():
             for lane in range(WARP):
                 group, four = divmod(lane, 4)
                 found = first_offsets(geo, config, warp, lane)
-                for tile, first, places in zip((geo.a, geo.b), corner, found, strict=True):
+                for tile, first, offsets in zip((geo.a, geo.b), corner, found, strict=True):
                     row = first + group * tile.vector
-                    assert places == [place(tile, row, four + k) for k in range(0, tile.k_tile, 4)]
+                    assert offsets == [
+                        offset_in_stage(tile, row, four + k) for k in range(0, tile.k_tile, 4)
+                    ]
                 own = (four, group) if geo.lanes_down else (group, four)
                 assert first_rows(geo, config, warp, lane) == tuple(
                     first + x * tile.run
@@ -373,38 +377,38 @@ TILES = [
     ((128, 64), (131, 45, 37)),
     ((256, 16), (300, 17, 33)),
 ]
-PLACES = [(16, 0), (3, 1)]  # lines of whole vectors, and those an element off
+LINES = [(16, 0), (3, 1)]  # lines of whole vectors, and those an element off
 #: One kernel; parts of K that a second one adds, and a cluster: of three some have no k_tile.
 WAYS = [{}, {"split_k": 2}, {"cluster_k": 3}, {"split_k": 3}, {"cluster_k": 2}]
 
 
 def cases():
-    """Every layout and alignment with two tiles; other ways, and other places of D."""
+    """Every layout and alignment with two tiles; other ways, and other lines of D."""
     found = []
-    for i, (layout, place) in enumerate(product(LAYOUTS, PLACES)):
+    for i, (layout, lines) in enumerate(product(LAYOUTS, LINES)):
         for j in range(2):
             number = 2 * i + j
-            d_place, way = PLACES[(i + j) % 2], WAYS[number % 5]
-            found.append((layout, place, d_place, *TILES[number % 9], way))
+            d_lines, way = LINES[(i + j) % 2], WAYS[number % 5]
+            found.append((layout, lines, d_lines, *TILES[number % 9], way))
     return found
 
 
-def stacked(layout, sizes, place, d_place, count, seed):
+def stacked(layout, sizes, lines, d_lines, count, seed):
     """Return a stack of products among poison; between its matrices there is more."""
     m, n, k = sizes
     orders = [(1, 2, 0) if transposed == "t" else (2, 1, 0) for transposed in layout]
-    shapes, pads = [(count, m, k), (count, k, n)], (place[0], 16, 0)
-    a, b = (lay_out(*each, pads, 1, place[1]) for each in zip(shapes, orders, strict=True))
-    d = lay_out((count, m, n), (2, 1, 0), (d_place[0], 2, 0), 1, d_place[1])
+    shapes, pads = [(count, m, k), (count, k, n)], (lines[0], 16, 0)
+    a, b = (lay_out(*each, pads, 1, lines[1]) for each in zip(shapes, orders, strict=True))
+    d = lay_out((count, m, n), (2, 1, 0), (d_lines[0], 2, 0), 1, d_lines[1])
     return Case(a, b, d, (count, m, n), FLOAT64, FLOAT64, False, seed)
 
 
-def random_case(layout, sizes, place, d_place, seed):
+def random_case(layout, sizes, lines, d_lines, seed):
     """Return a product among poison."""
     m, n, k = sizes
     return Case(
-        matrix(m, k, layout[0] == "t", *place), matrix(k, n, layout[1] == "t", *place),
-        matrix(m, n, False, *d_place), (m, n), FLOAT64, FLOAT64, False, seed,
+        matrix(m, k, layout[0] == "t", *lines), matrix(k, n, layout[1] == "t", *lines),
+        matrix(m, n, False, *d_lines), (m, n), FLOAT64, FLOAT64, False, seed,
     )  # fmt: skip
 
 
@@ -453,11 +457,11 @@ DEEP = [
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("lines", LINES)
 @pytest.mark.parametrize(("layout", "tile", "sizes", "way"), DEEP, ids=str)
 @pytest.mark.sample(4)
-def test_k_tiles_of_two_lines_are_multiplied_as_those_of_one(layout, tile, sizes, way, place):
-    check_in(tile, random_case(layout, sizes, place, PLACES[0], sum(sizes)), way)
+def test_k_tiles_of_two_lines_are_multiplied_as_those_of_one(layout, tile, sizes, way, lines):
+    check_in(tile, random_case(layout, sizes, lines, LINES[0], sum(sizes)), way)
 
 
 @pytest.mark.compile
@@ -470,10 +474,10 @@ def test_k_tiles_of_two_lines_by_single_elements_have_registers_enough(majors, t
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize(("layout", "place", "d_place", "tile", "sizes", "way"), cases(), ids=str)
+@pytest.mark.parametrize(("layout", "lines", "d_lines", "tile", "sizes", "way"), cases(), ids=str)
 @pytest.mark.sample(8)
-def test_products_are_right_and_nothing_else_is_written(layout, place, d_place, tile, sizes, way):
-    check_in(tile, random_case(layout, sizes, place, d_place, sum(sizes) + sum(tile)), way)
+def test_products_are_right_and_nothing_else_is_written(layout, lines, d_lines, tile, sizes, way):
+    check_in(tile, random_case(layout, sizes, lines, d_lines, sum(sizes) + sum(tile)), way)
 
 
 @pytest.mark.compile
@@ -487,35 +491,35 @@ def test_products_are_right_and_nothing_else_is_written(layout, place, d_place, 
     ],
 )
 def test_tiles_and_k_tiles_that_are_whole_or_nearly_empty(layout, sizes):
-    place = PLACES[layout[0] == "t"]
-    check_in((64, 64), random_case(layout, sizes, place, (0, 0), 3), {"cluster_k": 2})
+    lines = LINES[layout[0] == "t"]
+    check_in((64, 64), random_case(layout, sizes, lines, (0, 0), 3), {"cluster_k": 2})
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_neighbouring_lanes_may_lie_either_way(layout):
     """What is offered has them as it reads best; the other way is right as well."""
-    case = random_case(layout, (70, 67, 37), PLACES[layout == "tt"], (3, 1), 4)
+    case = random_case(layout, (70, 67, 37), LINES[layout == "tt"], (3, 1), 4)
     check_in((64, 64), case, {"cluster_k": 2 * (layout == "tt") or 1}, transposed=True)
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize(
-    ("layout", "place", "d_place", "tile", "change"),
+    ("layout", "lines", "d_lines", "tile", "change"),
     [
-        ("nn", PLACES[0], PLACES[1], (64, 64), {}),
-        ("tt", PLACES[1], PLACES[0], (32, 32), {"split_k": 2}),
-        ("nt", PLACES[0], PLACES[1], (64, 64), {"cluster_k": 3}),
+        ("nn", LINES[0], LINES[1], (64, 64), {}),
+        ("tt", LINES[1], LINES[0], (32, 32), {"split_k": 2}),
+        ("nt", LINES[0], LINES[1], (64, 64), {"cluster_k": 3}),
     ],
     ids=str,
 )
 @pytest.mark.sample(2)
-def test_stacks_of_products(layout, place, d_place, tile, change):
-    check_in(tile, stacked(layout, (37, 41, 50), place, d_place, 3, 5), change)
+def test_stacks_of_products(layout, lines, d_lines, tile, change):
+    check_in(tile, stacked(layout, (37, 41, 50), lines, d_lines, 3, 5), change)
 
 
 def results_in_orders(sizes, count, planned):
-    """Return the bytes of a product that warps multiply in so many orders, each result once."""
+    """Return the bytes of a product that warps multiply in `count` orders, each result once."""
     m, n, k = sizes
     rng = np.random.default_rng(7)
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))

@@ -12,9 +12,9 @@ from test_simt_dmma import (
     FLOAT64,
     H200,
     LAYOUTS,
+    LINES,
     MMA,
     OFFERED,
-    PLACES,
     check_with,
     config_of,
     problem_of,
@@ -166,13 +166,13 @@ TILES = [
 
 
 def cases():
-    """Every layout and place by both schedules, each with a tile."""
-    found = product(LAYOUTS, PLACES, (TAIL, STREAM), PLACES)
+    """Every layout and alignment by both schedules, each with a tile."""
+    found = product(LAYOUTS, LINES, (TAIL, STREAM), LINES)
     return [(*case, *TILES[number % len(TILES)]) for number, case in enumerate(found)]
 
 
 def planned(first, tile, way, sms):
-    """Return a plan of a tile for a device with so many SMs."""
+    """Return a plan of a tile for a device with a number of SMs."""
     config = replace(config_of(first.problem, tile), **way)
     target = replace(first.target, sm_count=sms)
     found = BACKEND.estimate(first.problem, first.extents, target, config)
@@ -191,18 +191,18 @@ def check_in(tile, case, way, sms):
 @pytest.mark.compile
 @pytest.mark.sample(6)
 @pytest.mark.parametrize(
-    ("layout", "place", "way", "d_place", "tile", "sizes", "sms"), cases(), ids=str
+    ("layout", "lines", "way", "d_lines", "tile", "sizes", "sms"), cases(), ids=str
 )
 def test_products_are_right_and_nothing_else_is_written(
-    layout, place, way, d_place, tile, sizes, sms
+    layout, lines, way, d_lines, tile, sizes, sms
 ):
-    check_in(tile, random_case(layout, sizes, place, d_place, sum(sizes) + sms), way, sms)
+    check_in(tile, random_case(layout, sizes, lines, d_lines, sum(sizes) + sms), way, sms)
 
 
 @pytest.mark.compile
 @pytest.mark.parametrize("way", [TAIL, STREAM], ids=str)
 def test_stacks_are_more_tiles(way):
-    check_in((64, 64), stacked("nt", (37, 70, 50), PLACES[1], PLACES[0], 5, 6), way, 4)
+    check_in((64, 64), stacked("nt", (37, 70, 50), LINES[1], LINES[0], 5, 6), way, 4)
 
 
 @pytest.mark.compile

@@ -92,11 +92,11 @@ class Read:
     """Stands for shared memory: what is read of it is where."""
 
     def __init__(self):
-        self.places = []
+        self.seen = []
 
-    def vector(self, _, place, count):
-        self.places.append((place, count))
-        return [place + x for x in range(count)]
+    def vector(self, _, offset, count):
+        self.seen.append((offset, count))
+        return [offset + x for x in range(count)]
 
 
 @pytest.fixture
@@ -132,9 +132,9 @@ def test_lanes_read_each_element_once_and_without_conflicts(reads):
                     sixteen = bool(i) == geo.lanes_down
                     rows = rows_of_lane(tile, sixteen, group, geo.warp_tile[i])
                     for step in range(2):
-                        reads.places.clear()
+                        reads.seen.clear()
                         found = side.rows(None, step, geo.warp_tile[i])
-                        for number, read in enumerate(reads.places):
+                        for number, read in enumerate(reads.seen):
                             at[i].setdefault((step, number), []).append(read)
                         ks = [dmma_fed.k_of(pairs, four, step, which) for which in range(2)]
                         wanted = [[(corner[i] + row, k) for k in ks] for row in rows]
@@ -144,9 +144,9 @@ def test_lanes_read_each_element_once_and_without_conflicts(reads):
                 assert len(seen[i]) == geo.warp_tile[i] * K_TILE
                 for each in at[i].values():
                     (count,) = {count for _, count in each}
-                    places = [SIZE * place for place, _ in each]
-                    assert all(place % (SIZE * count) == 0 for place in places)
-                    assert wavefronts(places, SIZE * count) == WARP * SIZE * count // 128
+                    addresses = [SIZE * offset for offset, _ in each]
+                    assert all(address % (SIZE * count) == 0 for address in addresses)
+                    assert wavefronts(addresses, SIZE * count) == WARP * SIZE * count // 128
                     widths.add(((geo.a, geo.b)[i].k_major, SIZE * count))
     assert widths == {(True, 8), (True, 16), (False, 8), (False, 16)}
 
@@ -267,8 +267,8 @@ def check_fed(case, tile, warps, down=None, **more):
 @pytest.mark.sample(8)
 def test_drawn_operands_in_poison_give_the_product(layout, number):
     tile, warps, sizes = TILES[number]
-    place = (2 * (number % 3), 0)
-    check_fed(random_case(layout, sizes, place, (3, 1), number), tile, warps, **WAYS[number % 4])
+    lines = (2 * (number % 3), 0)
+    check_fed(random_case(layout, sizes, lines, (3, 1), number), tile, warps, **WAYS[number % 4])
 
 
 @pytest.mark.compile

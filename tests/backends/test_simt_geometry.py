@@ -65,7 +65,7 @@ ODD_A = [
     replace(p, a=replace(p.a, alignment=4))
     for p in (problem_of(DType.FLOAT32, "m", b, 16) for b in "nk")
 ]
-OFFERED_BESIDE_ODD_ROWS = [(p, c) for p in ODD_A for c in base_configs(p, H200)]
+OFFERED_FOR_ODD_ROWS = [(p, c) for p in ODD_A for c in base_configs(p, H200)]
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -76,8 +76,8 @@ def test_every_problem_has_a_legal_configuration_on_every_architecture(arch):
         assert all(unsupported_reason(problem, c, named_target(arch)) is None for c in offered)
 
 
-def first_place(tile, thread, threads):
-    """Line and place in it of a thread's first copy."""
+def first_copy(tile, thread, threads):
+    """Return the line of a thread's first copy, and its index there."""
     if tile.transposed:
         return thread % tile.k_tile, thread // tile.k_tile
     if tile.line_per_warp:
@@ -97,10 +97,10 @@ def test_the_copies_of_all_threads_fill_each_tile_exactly_once():
             for thread in range(threads):
                 if copy.partial and thread >= tile.copies - i * threads:
                     continue
-                line, at = first_place(tile, thread, threads)
-                place = (line + copy.line, at * tile.copy_width + copy.position)
-                assert place not in filled
-                filled.add(place)
+                line, at = first_copy(tile, thread, threads)
+                begin = (line + copy.line, at * tile.copy_width + copy.position)
+                assert begin not in filled
+                filled.add(begin)
         assert filled == set(product(range(tile.lines), range(0, tile.line, tile.copy_width)))
 
 
@@ -138,11 +138,11 @@ def test_fragment_reads_have_no_bank_conflicts():
     for problem, config in (offered for offered in OFFERED if not is_dmma(offered[1])):
         geo = geometry(problem, config)
         across = [divmod(lane, geo.lanes[1]) for lane in range(WARP)]
-        for tile, places in ((geo.a, [m for m, _ in across]), (geo.b, [n for _, n in across])):
+        for tile, rows in ((geo.a, [m for m, _ in across]), (geo.b, [n for _, n in across])):
             size = tile.dtype.itemsize
             width = tile.vector * size
             step = tile.pitch if tile.k_major else 1
-            addresses = [place * tile.run * step * size for place in places]
+            addresses = [row * tile.run * step * size for row in rows]
             assert wavefronts(addresses, width) <= max(1, WARP * width // 128), (config, tile)
 
 
@@ -153,11 +153,11 @@ def test_copies_that_turn_a_tile_have_no_bank_conflicts():
         for tile in (tile for tile in (geo.a, geo.b) if tile.transposed):
             assert tile.copy_width == 1
             assert geo.copy_threads // tile.k_tile % 4 == 0, (
-                "a step keeps its place in a vector of rows"
+                "a step keeps its index in a vector of rows"
             )
             for first in range(0, geo.copy_threads, WARP):
-                places = [first_place(tile, first + lane, geo.copy_threads) for lane in range(WARP)]
-                at = [k * tile.pitch + (row ^ tile.swizzle_xor(k)) for k, row in places]
+                copies = [first_copy(tile, first + lane, geo.copy_threads) for lane in range(WARP)]
+                at = [k * tile.pitch + (row ^ tile.swizzle_xor(k)) for k, row in copies]
                 assert wavefronts([4 * each for each in at], 4) == 1
                 assert len(set(at)) == WARP
             transposed += 1
@@ -495,7 +495,7 @@ def test_the_host_is_refused_with_the_backend_that_would_do():
 def test_the_registers_of_all_roles_are_what_a_cta_is_launched_with():
     """Warps that ask for more would wait for ever; all that are there are used but for a rest."""
     seen = set()
-    for problem, config in [*OFFERED, *OFFERED_BESIDE_ODD_ROWS]:
+    for problem, config in [*OFFERED, *OFFERED_FOR_ODD_ROWS]:
         if has_producer_warpgroup(config):
             geo = geometry(problem, config)
             of_producers, of_consumers = geo.role_registers

@@ -27,7 +27,7 @@ class Array:
     def dtype(self):
         return self.memory.dtype
 
-    def places(self, ranges):
+    def addresses(self, ranges):
         grid = np.ix_(*ranges)
         return self.offset + sum(i * step for i, step in zip(grid, self.strides, strict=True))
 
@@ -45,7 +45,7 @@ class Array:
 
 @dataclass(frozen=True)
 class TiledView:
-    """An array in tiles that begin every so many elements, in bounds where they begin."""
+    """An array in tiles that begin at multiples of steps, in bounds where they begin."""
 
     array: Array
     tile_shape: tuple[int, ...]
@@ -70,14 +70,14 @@ class TiledView:
         ranges = self.ranges(index)
         assert check_bounds or tuple(map(len, ranges)) == self.tile_shape, "a tile is cut off"
         tile = np.zeros(self.tile_shape, self.array.dtype)
-        tile[tuple(slice(len(r)) for r in ranges)] = self.array.memory[self.array.places(ranges)]
+        tile[tuple(slice(len(r)) for r in ranges)] = self.array.memory[self.array.addresses(ranges)]
         return tile
 
     def store(self, index, tile, *, allow_tma=None):
         assert allow_tma in (None, False)
         assert (tile.dtype, tile.shape) == (self.array.dtype, self.tile_shape)
         ranges = self.ranges(index)
-        self.array.memory[self.array.places(ranges)] = tile[tuple(slice(len(r)) for r in ranges)]
+        self.array.memory[self.array.addresses(ranges)] = tile[tuple(slice(len(r)) for r in ranges)]
 
 
 class Machine:

@@ -50,7 +50,7 @@ _BLACKWELL = (
 )
 _BLOCKS = (f"{_EMULATED}block_scales.py",)
 _COPIES = (f"{_EMULATED}copies.py",)
-_FUSED_TILES = ("tests/backends/test_cutile_fused.py",)
+_EPILOGUE_TILES = ("tests/backends/test_cutile_epilogues.py",)
 _GROUPED_TILES = ("tests/backends/test_cutile_grouped.py -k 'not compile'",)
 
 KERNEL_MUTANTS = (
@@ -512,7 +512,7 @@ KERNEL_MUTANTS = (
         "            value = gated(values[step[1]], program.gate, 1)",
         "            value = gated(values[step[1]], program.gate, 0)",
         "the gate is multiplied by itself",
-        _FUSED_TILES,
+        _EPILOGUE_TILES,
     ),
     Mutant(
         "cutile-shared-array",
@@ -520,7 +520,7 @@ KERNEL_MUTANTS = (
         "    i1, i0 = min(at.outer, x.shape[0] - 1), min(at.inner, x.shape[1] - 1)",
         "    i1, i0 = min(at.outer, x.shape[0] - 1), at.inner",
         "products of a stack read behind an array that they share",
-        _FUSED_TILES,
+        _EPILOGUE_TILES,
     ),
     Mutant(
         "cutile-nan-to-integer",
@@ -529,7 +529,7 @@ KERNEL_MUTANTS = (
         "        return near.astype(dtype)",
         "NaN becomes any integer instead of 0",
         (
-            "tests/backends/test_cutile_fused.py::test_what_is_no_number_is_zero_in_integers_before_it_is_converted",
+            "tests/backends/test_cutile_epilogues.py::test_what_is_no_number_is_zero_in_integers_before_it_is_converted",
         ),
     ),
     Mutant(
@@ -538,6 +538,6 @@ KERNEL_MUTANTS = (
         "(row < ends[0]) & (column < ends[1])",
         "(row < ends[0]) & (column <= ends[1])",
         "the largest magnitude counts what lies outside of D",
-        _FUSED_TILES,
+        _EPILOGUE_TILES,
     ),
 )

@@ -141,8 +141,8 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     rng = np.random.default_rng(m * 1000 + n)
     (dtype, out), shape = kinds, (*batch, m, n)
     shared = (False,) * len(batch)
-    asked = Request(None, None, **CASES[name]).arguments()
-    gated, scaled = "gate_layout" in asked, dtype is DType.FLOAT8_E4M3FN
+    options = Request(None, None, **CASES[name]).arguments()
+    gated, scaled = "gate_layout" in options, dtype is DType.FLOAT8_E4M3FN
     layout = "nt" if dtype.itemsize == 1 else layout  # others are refused
     if "halves" in name:  # others are refused
         split, looped, swap_ab = 1, "plain", False
@@ -157,7 +157,7 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     memories, layouts = {1: a_mem, 2: b_mem, 3: d_mem}, {}
     aux_type = DType.FLOAT16 if dtype.itemsize == 1 else dtype
     given = {}
-    for at, (key, value) in enumerate(asked.items(), 5):
+    for at, (key, value) in enumerate(options.items(), 5):
         if value == "out":
             layouts[key], memories[at] = d_lay, d_mem
         elif value == "largest":
@@ -167,7 +167,7 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
             layouts[key], memories[at] = aux(value, shape, kind, rng, apart)
         given[key] = (at, value)
     fusion = fusion_of(
-        asked, (a_lay.shape, b_lay.shape), lambda _, key: layouts[key], name == "in place", out
+        options, (a_lay.shape, b_lay.shape), lambda _, key: layouts[key], name == "in place", out
     )
     arrays = list(fusion.names)
     lays = list(fusion.layouts)
@@ -175,7 +175,7 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
         if key.startswith("result"):
             lays[i], memories[30 + i] = lay_out((m, n), not d_turned, batch, shared, out, 0)
             given[key], layouts[key] = (30 + i, "written"), lays[i]
-    where = {key: (3 if asked.get(key) == "out" else given[key][0]) for key in arrays}
+    where = {key: (3 if options.get(key) == "out" else given[key][0]) for key in arrays}
     before = [np.array(view(memories[where[key]], layouts[key]), copy=True) for key in arrays]
     whole = canonical(
         a_lay,
@@ -199,11 +199,11 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     native = numpy_dtype(whole.problem.accumulator)
     room = scratch_bytes(whole.problem, whole.extents, target, config) // native.itemsize
     memories[4] = np.full(room + 64, 55 if native.kind == "i" else np.nan, native)
-    numbers = tuple(np.float64(asked[key]) for key in fusion.numbers)
+    numbers = tuple(np.float64(options[key]) for key in fusion.numbers)
     largest = given["amax_out"][0] if fusion.largest else 0
     scales = (50 << 32, 0, 0.25) if scaled else ()
     memories |= {0: np.full(1, np.nan, np.float32), 50: np.full(1, 0.5, np.float32)}
-    sums = (0.125 if scaled else 1) * np.matmul(
+    acc = (0.125 if scaled else 1) * np.matmul(
         *(view(x, y).astype(np.float64) for x, y in ((a_mem, a_lay), (b_mem, b_lay)))
     )
     with np.errstate(all="ignore"):
@@ -212,7 +212,7 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
             numbers=numbers, largest=largest << 32,
         )  # fmt: skip
     kind = arithmetic(whole.problem.accumulator, out)
-    values = compute(fusion.epilogue, kind, sums.astype(native), before, numbers)
+    values = compute(fusion.epilogue, kind, acc.astype(native), before, numbers)
     ends = {"D": (fusion.epilogue.result, out, view(d_mem, d_lay))}
     for i, step in enumerate(fusion.epilogue.stores):
         key = arrays[len(fusion.epilogue.arrays) + i]
@@ -236,10 +236,8 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_launch_passes_arrays_numbers_and_the_largest_magnitude_in_their_places(
-    monkeypatch, scaled
-):
-    """`runtime` brings scales, arrays, the place of the largest magnitude, and numbers."""
+def test_a_launch_passes_arrays_numbers_and_the_largest_magnitude_in_order(monkeypatch, scaled):
+    """`runtime` brings scales, arrays, the address of the largest magnitude, and numbers."""
     dtype = DType.FLOAT8_E4M3FN if scaled else DType.BFLOAT16
     lay = Layout((64, 64), (64, 1), dtype, 16)
     layouts = {
@@ -247,8 +245,8 @@ def test_a_launch_passes_arrays_numbers_and_the_largest_magnitude_in_their_place
         "bias": Layout((64,), (1,), DType.BFLOAT16, 16),
         "amax_out": Layout((1,), (1,), DType.FLOAT32),
     }
-    asked = {"alpha": 2.0, "c": "full", "bias": "row", "beta": 0.5, "amax_out": "largest"}
-    fusion = fusion_of(asked, ((64, 64), (64, 64)), lambda _, key: layouts[key], False)
+    options = {"alpha": 2.0, "c": "full", "bias": "row", "beta": 0.5, "amax_out": "largest"}
+    fusion = fusion_of(options, ((64, 64), (64, 64)), lambda _, key: layouts[key], False)
     gemm = canonical(
         lay,
         Layout((64, 64), (1, 64), dtype, 16),
@@ -320,7 +318,7 @@ def test_what_is_no_number_is_zero_in_integers_before_it_is_converted(kernels, d
 
 def test_what_tiles_compute_in_float32_alone_is_left_to_other_backends():
     spec = unigemm.ArraySpec((64, 64), "float64")
-    for asked in ({"activation": "gelu"}, {"epilogue": lambda acc: acc // 2.0}):
+    for options in ({"activation": "gelu"}, {"epilogue": lambda acc: acc // 2.0}):
         with pytest.raises(UnsupportedProblem, match="float32 alone"):
-            unigemm.plan(spec, spec, backend="cutile", target="sm_90a", **asked)
-        assert unigemm.plan(spec, spec, target="sm_90a", **asked).backend == "cute_simt"
+            unigemm.plan(spec, spec, backend="cutile", target="sm_90a", **options)
+        assert unigemm.plan(spec, spec, target="sm_90a", **options).backend == "cute_simt"
