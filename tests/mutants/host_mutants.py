@@ -283,8 +283,8 @@ HOST_MUTANTS = (
     Mutant(
         "arithmetic-of-integers",
         "unigemm/problem/epilogue.py",
-        "wide = sums is DType.FLOAT64 or (sums is DType.INT32 and result is DType.INT32)",
-        "wide = sums is DType.FLOAT64",
+        "wide = accumulator is DType.FLOAT64 or accumulator is result is DType.INT32",
+        "wide = accumulator is DType.FLOAT64",
         "sums of integers above 2**24 lose their last bits in an epilogue",
         (
             "tests/core/test_fused.py::test_int8_sums_stay_exact_where_the_result_is_int32",
