@@ -128,6 +128,27 @@ def test_quantised_results_have_the_type_that_is_given(name):
         run(output_dtype="float8_e4m3fn")
 
 
+SQUARE = draw(16, 16)
+OF_ROWS = {"scale_recipe_a": ROWS, "scale_recipe_b": ROWS}
+OPERANDS = {
+    ut.scaled_mm: {"mat_a": SQUARE, "mat_b": SQUARE},
+    ut.scaled_grouped_mm: {"mat_a": SQUARE, "mat_b": SQUARE, "offs": torch.tensor([16])},
+    ut.grouped_mm: {"mat_a": SQUARE, "mat_b": SQUARE, "offs": torch.tensor([16])},
+}
+
+
+@pytest.mark.parametrize("wrong", [None, 1.0, [[1.0]]], ids=str)
+@pytest.mark.parametrize("function", OPERANDS, ids=lambda x: x.__name__)
+def test_an_operand_that_is_no_tensor_is_refused_by_its_name(function, wrong):
+    scales = OF_ROWS | {"scale_a": torch.ones(16), "scale_b": torch.ones(16)}
+    scales = {} if function is ut.grouped_mm else scales
+    for name in OPERANDS[function]:
+        if name == "offs" and wrong is None:
+            continue
+        with pytest.raises(unigemm.LibraryMismatch, match=f"{name} is a {type(wrong).__name__}"):
+            function(**{**OPERANDS[function], **scales, name: wrong})
+
+
 def test_what_is_no_recipe_of_this_kind_is_refused_in_words():
     a, b, one = draw(4, 256), draw(256, 8), torch.tensor(1.0)
     rows, blocks, squares = torch.ones(4, 1), torch.ones(4, 2), torch.ones(2, 1)

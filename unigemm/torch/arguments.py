@@ -56,6 +56,11 @@ _TRUTHS = ("deterministic", "batch_invariant")
 _NAMES = {*Options.__annotations__, *FACTORS, "activation", "quantize_out"}
 
 
+def present(**named: Any) -> dict[str, Any]:
+    """Return the optional arguments that a call has."""
+    return {name: x for name, x in named.items() if x is not None}
+
+
 def tensors(**named: Any) -> None:
     """Refuse what are no tensors, and make ready for those of kinds seen first."""
     for name, x in named.items():

@@ -14,7 +14,7 @@ from ..problem.quantization import requested_sharing
 from ..support.arguments import is_one_of
 from . import products
 from .activations import GATED, activation_named
-from .arguments import all_checked, factor, scales_apart, tensors
+from .arguments import all_checked, factor, present, scales_apart, tensors
 from .gradients import call
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def matmul(
     if out is not None:
         factors = {"alpha": alpha, "beta": beta, "activation": activation}
         return _into(out, a, b, c=c, bias=bias, **factors, **options)
-    tensors(a=a, b=b, **{} if c is None else {"c": c}, **{} if bias is None else {"bias": bias})
+    tensors(a=a, b=b, **present(c=c, bias=bias))
     if plain and c is bias is activation is None and a.dim() == b.dim() == 2:
         return call(_ops.mm, a, b)
     if c is None and beta is not None:
@@ -148,7 +148,7 @@ def _no_rows(a: Tensor, b: Tensor) -> ShapeMismatch:
 
 def _into(out: Any, a: Tensor, b: Tensor, **given: Any) -> Any:
     """Compute a product into a tensor of the caller's, or into a pair."""
-    given = {name: x for name, x in given.items() if x is not None}
+    given = present(**given)
     named = {"a": a, "b": b, **{n: x for n, x in given.items() if n in ("c", "bias")}}
     if type(out) is tuple:
         named |= {f"out[{i}]": x for i, x in enumerate(out)}
@@ -332,7 +332,7 @@ def linear(
         )
         if found is not None:
             return found
-    tensors(input=input, weight=weight, **{} if bias is None else {"bias": bias})
+    tensors(input=input, weight=weight, **present(bias=bias))
     if activation is not None and not isinstance(activation, str):
         activation_named(activation)  # says what would do
     if options or out is not None:
@@ -350,7 +350,7 @@ def _gated(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: Any, gate_layout: Any, out: Any,
     options: dict[str, Any],
 ) -> Any:  # fmt: skip
-    tensors(input=x, weight=weight, **{} if bias is None else {"bias": bias})
+    tensors(input=x, weight=weight, **present(bias=bias))
     options = {name: value for name, value in options.items() if value is not None}
     apart = any(name in options for name in ("dtype", "scale_a", "scale_b", "quantize_out"))
     products.check_gated(x, weight, activation, gate_layout, of_bytes=apart)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -12,7 +13,7 @@ from ..problem.quantization import requested_sharing
 from ..runtime.call import if_known
 from ..runtime.request import Request
 from ..support.arguments import shown
-from .arguments import LayerOptions, layer_options, tensors
+from .arguments import LayerOptions, layer_options, present, tensors
 from .gradients import call
 from .products import may_be_known
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..arrays.types import QuantizeOut
 
-__all__ = ["grouped_mm"]
+__all__ = ["grouped_mm", "one_or_pair"]
 
 _NOTHING = (None,) * (Request._fields.index("offsets") - 2)
 _GROUPED = Request(None, None, operation="grouped").parts[1]
@@ -93,17 +94,25 @@ def grouped_mm(
         found = if_known((mat_a, mat_b, *_NOTHING, offs), _GROUPED)
         if found is not None:
             return found
-    named = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
-    tensors(**{name: x for name, x in named.items() if x is not None})
+    tensors(mat_a=mat_a, mat_b=mat_b, **present(offs=offs, bias=bias))
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise UnsupportedDtype(
             f"out_dtype is {shown(out_dtype)}; pass a torch.dtype, such as torch.float32"
         )
-    if options:
-        options = layer_options(options)  # type: ignore[assignment]
-    operators, operands = torch.ops.unigemm, (mat_a, mat_b, offs, bias)
-    if quantize_out is not None:
-        sharing = requested_sharing(quantize_out)
-        quantized = operators.grouped_mm_quantized
-        return call(quantized, *operands, quantize_out=sharing, out_dtype=out_dtype, **options)
-    return call(operators.grouped_mm, *operands, out_dtype=out_dtype, **options)
+    return one_or_pair(
+        "grouped_mm", mat_a, mat_b, offs, bias, quantize_out=quantize_out, options=options,
+        out_dtype=out_dtype,
+    )  # fmt: skip
+
+
+def one_or_pair(
+    name: str, *operands: Any, quantize_out: QuantizeOut | None, options: Mapping[str, Any],
+    **given: Any,
+) -> Any:  # fmt: skip
+    """Call an operator with options of layers, or the one of that name with quantised results."""
+    given |= layer_options(options) if options else {}
+    operators = torch.ops.unigemm
+    if quantize_out is None:
+        return call(getattr(operators, name), *operands, **given)
+    sharing = requested_sharing(quantize_out)
+    return call(getattr(operators, f"{name}_quantized"), *operands, quantize_out=sharing, **given)

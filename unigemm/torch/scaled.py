@@ -26,9 +26,10 @@ from torch import Tensor
 
 from ..arrays.operands import parse_dtype
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from ..problem.quantization import BLOCK, check_quantized, requested_sharing
+from ..problem.quantization import BLOCK, check_quantized
 from ..support.arguments import shown
-from .arguments import LayerOptions, layer_options, tensors
+from .arguments import LayerOptions, present, tensors
+from .grouped import one_or_pair
 from .grouped_products import check_grouped
 from .products import FLOAT8, check_ranks
 
@@ -120,7 +121,7 @@ def scaled_mm(
     >>> unigemm.torch.scaled_mm(a, b, of_a, "BlockWise1x128", of_b, "BlockWise128x128").flatten()
     tensor([192., 512.], dtype=torch.bfloat16)
     """
-    tensors(mat_a=mat_a, mat_b=mat_b, **{} if bias is None else {"bias": bias})
+    tensors(mat_a=mat_a, mat_b=mat_b, **present(bias=bias))
     if output_dtype is None:
         output_dtype = mat_a.dtype
     dtype = _output(output_dtype, quantized=quantize_out is not None)
@@ -128,14 +129,8 @@ def scaled_mm(
         mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b,
         contraction_dim,
     )  # fmt: skip
-    if options:
-        options = layer_options(options)  # type: ignore[assignment]
     operands = mat_a, mat_b, None, bias, *scales
-    if quantize_out is None:
-        return torch.ops.unigemm.matmul(*operands, dtype=dtype, **options)
-    return torch.ops.unigemm.matmul_quantized(
-        *operands, quantize_out=requested_sharing(quantize_out), dtype=dtype, **options
-    )  # fmt: skip
+    return one_or_pair("matmul", *operands, quantize_out=quantize_out, options=options, dtype=dtype)
 
 
 def scales_by_recipe(
@@ -221,8 +216,7 @@ def scaled_grouped_mm(
     >>> unigemm.torch.scaled_grouped_mm(tokens, experts, *given, offs=offs).flatten()
     tensor([ 0., 16., 32.], dtype=torch.bfloat16)
     """
-    named = {"mat_a": mat_a, "mat_b": mat_b, "offs": offs, "bias": bias}
-    tensors(**{name: x for name, x in named.items() if x is not None})
+    tensors(mat_a=mat_a, mat_b=mat_b, **present(offs=offs, bias=bias))
     if output_dtype is None:
         output_dtype = ...
     dtype = _output(output_dtype, quantized=quantize_out is not None)
@@ -230,14 +224,10 @@ def scaled_grouped_mm(
         mat_a, mat_b, offs, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b,
         contraction_dim,
     )  # fmt: skip
-    if options:
-        options = layer_options(options)  # type: ignore[assignment]
     operands = mat_a, mat_b, offs, bias, *scales
-    if quantize_out is None:
-        return torch.ops.unigemm.grouped_mm(*operands, out_dtype=dtype, **options)
-    return torch.ops.unigemm.grouped_mm_quantized(
-        *operands, quantize_out=requested_sharing(quantize_out), out_dtype=dtype, **options
-    )  # fmt: skip
+    return one_or_pair(
+        "grouped_mm", *operands, quantize_out=quantize_out, options=options, out_dtype=dtype
+    )
 
 
 def grouped_scales(
