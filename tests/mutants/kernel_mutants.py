@@ -165,8 +165,8 @@ KERNEL_MUTANTS = (
     Mutant(
         "wgmma-pingpong-skip",
         _WGMMA + "consumer.py",
-        "stage, phase = skip(stage, phase, Work(*fields).k_tiles, config.stages)",
-        "stage, phase = skip(stage, phase, Work(*fields).k_tiles + 1, config.stages)",
+        "stage, phase = skip(stage, phase, work.k_tiles, config.stages)",
+        "stage, phase = skip(stage, phase, work.k_tiles + 1, config.stages)",
         "the second group of ping-pong waits for the wrong stage",
         (
             f"{_SHARED} -k 'float16 and pingpong'",
@@ -274,16 +274,16 @@ KERNEL_MUTANTS = (
     Mutant(
         "scheduler-rotation",
         _CUTE + "tile_scheduler.py",
-        "rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * k_tiles // ROTATIONS",
-        "rotation = ((tm * rotate_m + tn * rotate_n) % ROTATIONS) * (k_tiles + 1) // ROTATIONS + 1",
+        "% ROTATIONS) * k_tiles // ROTATIONS",
+        "% ROTATIONS) * (k_tiles + 1) // ROTATIONS + 1",
         "a k_tile of another part of K is added",
         (_TURNED, f"{_SHARED} -k float8"),
     ),
     Mutant(
         "scheduler-parts",
         _CUTE + "tile_scheduler.py",
-        "k_tiles = (k_tiles - first + apart - 1) // step",
-        "k_tiles = (k_tiles - first) // step",
+        "k_tiles = (k_tiles - first + apart - 1) // order.step",
+        "k_tiles = (k_tiles - first) // order.step",
         "the last k_tile of parts of K is left out",
         (
             f"{_PAIRS} -k '136 and 200'",

@@ -329,11 +329,10 @@ def read_factors(spec: Spec, where: FactorAddresses | None, stage: Int32) -> Fac
         return None
     geo = spec.geometry
     offset = stage * geo.scale_bytes
-    halves = 1 if spec.config.tile[0] == 8 else 2
     rows = tuple(
         _read(where.rows + offset + 4 * (i * geo.row_steps[0] + half * geo.row_steps[1]))
         for i in range(geo.repeats_m)
-        for half in range(halves)
+        for half in spec.halves
     )
     if scales_each_column(spec.problem):
         return Factors(rows, (where.columns + offset,), where.first)
@@ -381,7 +380,7 @@ def add_scaled(spec: cutlass.Constexpr, accumulators: Accumulators, loaded: Fact
 
 def first_acc(spec: Spec, row: int, j: int) -> int:
     """Return the index of a thread's first accumulator of one of its rows in a block of columns."""
-    halves = 1 if spec.config.tile[0] == 8 else 2
+    halves = len(spec.halves)
     return 4 * (spec.geometry.mma_n // 8 * (row // halves) + j) + 2 * (row % halves)
 
 

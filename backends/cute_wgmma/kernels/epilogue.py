@@ -365,7 +365,7 @@ def apply_to_blocks(
     indices, runs = [], []
     columns = [at.column + 8 * j for j in range(blocks)]
     for i in range(cute.size(acc) // (4 * blocks)):
-        for half in range(1 if spec.config.tile[0] == 8 else 2):
+        for half in spec.halves:
             row = at.row + (i * geo.row_steps[0] + half * geo.row_steps[1])
             for j in range(blocks):
                 indices += [4 * (blocks * i + j) + 2 * half + x for x in range(2)]
@@ -417,7 +417,7 @@ def store_gated(
     lane = column // 2 % 4
     index = 0
     for i in range_constexpr(geo.repeats_m):
-        for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
+        for half in spec.halves:
             at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
             for j in range_constexpr(0, fours, 4):
                 four = [values[index + x] for x in range(4)]
@@ -463,7 +463,7 @@ def store_quantized(
     lane = column // 2 % 4
     base, row_step, block_step = scales_at(problem, epilogue.taken, epilogue.batch)
     for i in range_constexpr(geo.repeats_m):
-        for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
+        for half in spec.halves:
             at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
             for j in range_constexpr(0, blocks, per_scale):
                 c = column + j * 8
@@ -609,7 +609,7 @@ def store_direct(
     block = column - lane % 4 * 2
     whole = between(least, block, n - blocks * 8 + 1)
     for i in range_constexpr(geo.repeats_m):
-        for half in range_constexpr(1 if spec.config.tile[0] == 8 else 2):
+        for half in spec.halves:
             at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
             line = to.address + (Int64(at) * to.row + Int64(column) * step) * size
             if at < m:
@@ -701,7 +701,7 @@ def fill(spec: Spec, acc: cute.Tensor, part: Part, box: Int32, i: int, block: in
     """Fill box number `block` of a block of rows: a part at a time where the epilogue is."""
     each = spec.geometry.store_columns // 8
     some = spec.geometry.epilogue_blocks * spec.geometry.repeats_m // 2 * 2
-    fill = fill_words if spec.output.width == 32 else fill_box
+    write_part = fill_words if spec.output.width == 32 else fill_box
     for first in range(0, each, some or each):
         count = min(some or each, each - first)
         column = block * each + first  # in eights
@@ -709,7 +709,7 @@ def fill(spec: Spec, acc: cute.Tensor, part: Part, box: Int32, i: int, block: in
             held = apply_to_box(spec, acc, part, [i], column, count)
         else:
             held = blocks_of(acc, spec.geometry.mma_n // 8, [i], column, count)
-        fill(spec, held, box, part.in_wg, first, count)
+        write_part(spec, held, box, part.in_wg, first, count)
 
 
 @cute.jit

@@ -52,7 +52,7 @@ from .records import Barriers, Extents, LoadNumbers, Result, Schedule, Stages
 from .spec import Spec
 from .tile_coords import Load, Loads
 
-__all__ = ["gemm_kernel", "init_barriers"]
+__all__ = ["gemm_kernel"]
 
 
 @cute.jit

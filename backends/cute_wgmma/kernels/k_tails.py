@@ -18,9 +18,9 @@ from ..geometry_operands import SWIZZLE_BYTES
 from .records import GroupEnds
 from .spec import Spec
 
-__all__ = ["ENDS_BARRIER", "clear_others", "ends_of", "has_k_tails"]
+__all__ = ["clear_others", "ends_of"]
 
-ENDS_BARRIER = 7  # and the next: named barriers of the warpgroups that clear a stage together
+_BARRIER = 7  # and the next: named barriers of the warpgroups that clear a stage together
 _UNIT = 16  # bytes that swizzles keep together
 
 
@@ -36,7 +36,7 @@ def ends_of(
     """Return what `clear_others` needs for a unit, where a k_tile may hold others' elements."""
     if not has_k_tails(spec):
         return None
-    return GroupEnds(work.head, work.end - work.begin, shared, thread, ENDS_BARRIER + group)
+    return GroupEnds(work.head, work.end - work.begin, shared, thread, _BARRIER + group)
 
 
 @cute.jit

@@ -19,7 +19,6 @@ from .spec import Spec
 
 __all__ = [
     "ATOM_BYTES",
-    "Tf32Op",
     "load_atom",
     "loads_of_b",
     "operand_layout",

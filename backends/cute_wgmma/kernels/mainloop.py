@@ -27,19 +27,7 @@ from .layouts import tiled_mma
 from .records import Accumulators, FactorAddresses, Factors, GroupEnds, Operands, Ring
 from .spec import Spec
 
-__all__ = [
-    "ORDER_BARRIER",
-    "k_tile_from_registers",
-    "multiply",
-    "multiply_k_tile",
-    "open_turns",
-    "release",
-    "run",
-    "run_from_registers",
-    "run_in_pairs",
-    "run_promoted",
-]
-
+__all__ = ["ORDER_BARRIER", "multiply", "open_turns"]
 
 ORDER_BARRIER = 1  # and the next two: named barriers by which warpgroups take turns
 
@@ -120,7 +108,7 @@ def run(
             if ring.in_wg < 32:  # the warpgroup's first warp signals for all of it
                 release(spec, ring, ring.empty + previous)
         previous = stage
-        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+        stage, phase = following(spec, stage, phase)
     warpgroup.wait_group(0)
     if k_tiles > 0:
         if ring.in_wg < 32:
@@ -146,28 +134,22 @@ def run_in_pairs(
     total.fill(0)
     for pair in cutlass.range(k_tiles // 2, unroll=1):
         before = stage
-        cute.arch.mbarrier_wait(ring.full + stage, phase)
-        clear_others(spec, ends, 2 * pair, stage)
-        first = read_factors(spec, factors, stage)
+        first = await_k_tile(spec, ring, stage, phase, ends, 2 * pair, factors)
         multiply_k_tile(fresh, operands, even, stage)
-        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
-        cute.arch.mbarrier_wait(ring.full + stage, phase)
-        clear_others(spec, ends, 2 * pair + 1, stage)
-        second = read_factors(spec, factors, stage)
+        stage, phase = following(spec, stage, phase)
+        second = await_k_tile(spec, ring, stage, phase, ends, 2 * pair + 1, factors)
         multiply_k_tile(fresh, operands, odd, stage)
         warpgroup.wait_group(1)
         promote_acc(spec, Accumulators(even, total), first, factors, ring, ring.empty + before)
         warpgroup.wait_group(0)
         promote_acc(spec, Accumulators(odd, total), second, factors, ring, ring.empty + stage)
-        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+        stage, phase = following(spec, stage, phase)
     if k_tiles % 2 == 1:
-        cute.arch.mbarrier_wait(ring.full + stage, phase)
-        clear_others(spec, ends, k_tiles - 1, stage)
-        last = read_factors(spec, factors, stage)
+        last = await_k_tile(spec, ring, stage, phase, ends, k_tiles - 1, factors)
         multiply_k_tile(fresh, operands, even, stage)
         warpgroup.wait_group(0)
         promote_acc(spec, Accumulators(even, total), last, factors, ring, ring.empty + stage)
-        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+        stage, phase = following(spec, stage, phase)
     return stage, phase
 
 
@@ -188,9 +170,7 @@ def run_promoted(
     coming = select(consumer == geo.consumers - 1, Int32(0), consumer + 1)
     accumulators.total.fill(0)
     for k_tile in cutlass.range(k_tiles, unroll=1):
-        cute.arch.mbarrier_wait(ring.full + stage, phase)
-        clear_others(spec, ends, k_tile, stage)
-        loaded = read_factors(spec, factors, stage)
+        loaded = await_k_tile(spec, ring, stage, phase, ends, k_tile, factors)
         if const_expr(geo.takes_turns):
             cute.arch.barrier(barrier_id=ORDER_BARRIER + consumer, number_of_threads=2 * WARPGROUP)
         multiply_k_tile(fresh, operands, accumulators.acc, stage)
@@ -198,7 +178,7 @@ def run_promoted(
             pass_turn(coming)
         warpgroup.wait_group(0)
         promote_acc(spec, accumulators, loaded, factors, ring, ring.empty + stage)
-        stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+        stage, phase = following(spec, stage, phase)
     return stage, phase
 
 
@@ -217,6 +197,21 @@ def promote_acc(
         await_others(spec, factors)
         if ring.in_wg < 32:
             release(spec, ring, empty)
+
+
+def await_k_tile(
+    spec: Spec, ring: Ring, stage: Int32, phase: Int32, ends: GroupEnds | None, k_tile: Int32,
+    factors: FactorAddresses | None,
+) -> Factors | None:  # fmt: skip
+    """Wait for a k_tile, clear what it has of other groups, and read its scales."""
+    cute.arch.mbarrier_wait(ring.full + stage, phase)
+    clear_others(spec, ends, k_tile, stage)
+    return read_factors(spec, factors, stage)
+
+
+def following(spec: Spec, stage: Int32, phase: Int32) -> tuple[Int32, Int32]:
+    """Return the next stage of this slice of K, and its phase."""
+    return advance(stage, phase, spec.config.stages, spec.geometry.slices)
 
 
 @cute.jit
@@ -318,7 +313,7 @@ def k_tile_from_registers(
             if ring.in_wg < 32:
                 release(spec, ring, ring.empty + previous)
     previous = stage
-    stage, phase = advance(stage, phase, spec.config.stages, spec.geometry.slices)
+    stage, phase = following(spec, stage, phase)
     if index + 1 < k_tiles:
         cute.arch.mbarrier_wait(ring.full + stage, phase)
         load_fragment(spec, coming, a, stage)

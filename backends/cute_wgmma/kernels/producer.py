@@ -30,7 +30,7 @@ from .tile_coords import Loads, first_k_of, sources, tile_origin
 
 _AHEAD = 8  # k_tiles: a few microseconds, with those that are in flight
 
-__all__ = ["fetch_ahead", "k_tile_of_b", "produce"]
+__all__ = ["produce"]
 
 
 @cute.jit

@@ -19,6 +19,11 @@ class Spec(device.Spec):
         return geometry(self.problem, self.config)
 
     @property
+    def halves(self) -> range:
+        """The halves of a warp's 16 rows that a tile has: one of eight rows has the first alone."""
+        return range(1 if self.config.tile[0] == 8 else 2)
+
+    @property
     def products(self) -> int:
         """Products that make one: see `geometry.products`."""
         return products(self.problem)

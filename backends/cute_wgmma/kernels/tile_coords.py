@@ -7,7 +7,7 @@ the last tiles move back, and compute again, bit for bit, what their neighbours 
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cutlass.cute as cute
 from cutlass import Int16, Int32
@@ -83,7 +83,7 @@ class Load:
     rank: Int32
     sharers: int
 
-    def partition(self, first: tuple) -> tuple[cute.Tensor, cute.Tensor]:
+    def partition(self, first: tuple[Any, ...]) -> tuple[cute.Tensor, cute.Tensor]:
         """Return the stages and the tiles that fill them, counted from an element on."""
         modes = len(self.box)
         moved = cute.domain_offset(first, self.tensor)
