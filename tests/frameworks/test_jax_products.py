@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shutil
-import types
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from odd_values import HUGE, ODD, Unreadable, refused
 jax = needed("jax")
 
 import jax.numpy as jnp  # noqa: E402
+from gpu_programs import KEY, emulated, run  # noqa: E402
 
 import unigemm  # noqa: E402
 import unigemm.emulator  # noqa: E402
@@ -256,16 +254,6 @@ def test_a_program_from_another_process_is_refused_with_a_sentence():
         calls._run(1)
 
 
-class Buffer:
-    """What jax-tvm-ffi hands to a call: an address and a device."""
-
-    def __init__(self, array, index):
-        self.array, self.device = array, types.SimpleNamespace(index=index)
-
-    def data_ptr(self):
-        return self.array.ctypes.data
-
-
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 @pytest.mark.parametrize("lines", [(1, 128), (1, 1), (128, 1)])
 def test_scales_of_blocks_are_multiplied_by(lines, way):
@@ -313,6 +301,8 @@ def test_vmap_maps_operands_and_scales(kind, mask):
     [
         ({"scale_a": (3, 2)}, unigemm.UnsupportedProblem, "both operands"),
         ({"scale_a": (3, 3)}, unigemm.ShapeMismatch, "scale_a has shape"),
+        ({"scale_a": (4, 1)}, unigemm.ShapeMismatch, "does not broadcast"),
+        ({"scale_b": (3, 1, 5)}, unigemm.ShapeMismatch, "does not broadcast"),
         ({"scale_a": (3, 2), "scale_b": (2, 2)}, unigemm.ShapeMismatch, "scale_b has shape"),
     ],
 )
@@ -335,10 +325,6 @@ CASES = {
 @pytest.mark.compile
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_gpu_program_calls_launches_the_planned_kernel(monkeypatch, case):
-    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    tvm_ffi = pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler, which the emulator links host code with")
     m, k, more = CASES[case]
     rng = np.random.default_rng(3)
     scaled = "scale_a" in more
@@ -348,37 +334,24 @@ def test_what_a_gpu_program_calls_launches_the_planned_kernel(monkeypatch, case)
     aux = {name: rng.integers(1, 4, s).astype("f4") for name, s in more.items()
               if isinstance(s, tuple)}  # fmt: skip
     told = tuple((name, x) for name, x in more.items() if name not in aux)
-    monkeypatch.setattr(calls, "_current", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(tvm_ffi, "get_raw_stream", lambda device: 0)
-    with unigemm.emulator.device("sm_90a") as gpu:
-        monkeypatch.setattr(calls, "_gpus", lambda: [gpu.index])
+    with emulated(monkeypatch) as gpu:
         layouts = tuple(map(calls.layout_of, (a, b, d)))
         options = calls.Options("float32", backend="cute_wgmma" if scaled else "cute_simt")
         lies = tuple((name, calls.layout_of(x)) for name, x in aux.items())
-        call = calls._planned_call(layouts, options, lies, told, 7)
-        arrays = [a, b, *aux.values(), d] + [np.zeros(call.workspace, "u1")] * bool(call.workspace)
-        assert scaled or len(arrays) == (4 if k > 4000 else 3 + len(aux))
-        for x in arrays:
-            gpu.see(x, write=not any(x is each for each in (a, b, *aux.values())))
-        monkeypatch.setitem(calls._CALLS, 7, call)
-        calls._run(7, *(Buffer(x, gpu.index) for x in arrays))
-        assert gpu.launches
+        call = calls._planned_call(layouts, options, lies, told, KEY)
+        assert scaled or bool(call.workspace) == (k > 4000)
+        run(monkeypatch, gpu, call, (a, b, *aux.values()), (d,))
     expected = unigemm.matmul(a, b, **aux, **dict(told))  # whole numbers
     np.testing.assert_array_equal(d, expected)
 
 
 @pytest.mark.compile
 def test_a_program_for_gpus_holds_the_key_and_a_workspace(monkeypatch):
-    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler, which the emulator links host code with")
     monkeypatch.setattr(calls, "has_ffi", lambda: True)
     monkeypatch.setattr(calls, "_register", lambda platform: None)
-    monkeypatch.setattr(calls, "_current", lambda index: contextlib.nullcontext())
     a, b = draw(16, 4096, dtype="float32"), draw(4096, 16, dtype="float32")
     traced = jax.jit(lambda a, b: matmul(a, b, backend="cute_simt")).trace(a, b)
-    with unigemm.emulator.device("sm_90a") as gpu:
-        monkeypatch.setattr(calls, "_gpus", lambda: [gpu.index])
+    with emulated(monkeypatch):
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     (line,) = [line for line in text.splitlines() if "@unigemm_matmul(" in line]
     (key,) = map(int, re.findall(r"key = (\d+) : i64", line))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from needed import needed
@@ -13,10 +9,10 @@ from needed import needed
 jax = needed("jax")
 
 import jax.numpy as jnp  # noqa: E402
+from gpu_programs import KEY, emulated, run  # noqa: E402
 from quantize_cases import assert_same  # noqa: E402
 
 import unigemm  # noqa: E402
-from unigemm import emulator  # noqa: E402
 from unigemm.jax import calls, matmul  # noqa: E402
 
 BLOCKS = ("row", (1, 128))
@@ -141,43 +137,20 @@ def test_products_of_nothing_have_scales_of_zeros(block):
         same(got, unigemm.matmul(*numpy(a, b), scale_a=2.0, quantize_out=block))
 
 
-class Buffer:
-    """What a program hands in for an array."""
-
-    def __init__(self, x, index):
-        self.x, self.device = x, SimpleNamespace(index=index)
-
-    def data_ptr(self):
-        return self.x.ctypes.data
-
-
 @pytest.mark.compile
 @pytest.mark.parametrize("block", BLOCKS)
 def test_what_a_gpu_program_calls_writes_both_results(monkeypatch, block):
-    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-    tvm_ffi = pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
-    monkeypatch.setattr(tvm_ffi, "get_raw_stream", lambda device: 0)
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler, which the emulator links host code with")
     a, b = (np.asarray(draw(*s, dtype="float8_e4m3fn")).round() for s in ((5, 64), (64, 264)))
     rows, bias = np.full((5, 1), 0.25, "f4"), np.arange(264, dtype="f4")
     d, scales = np.zeros((5, 264), a.dtype), np.zeros((5, 1 if block == "row" else 3), "f4")
-    monkeypatch.setattr(calls, "_current", lambda index: contextlib.nullcontext())
     told = (("scale_b", 2.0), ("activation", "relu"))
-    with emulator.device("sm_90a") as gpu:
-        monkeypatch.setattr(calls, "_gpus", lambda: [gpu.index])
+    with emulated(monkeypatch) as gpu:
         options = calls.Options("float8_e4m3fn", backend="cute_wgmma", quantize_out=block)
         aux = {"scale_a": rows, "bias": bias}
         lies = tuple((name, calls.layout_of(x)) for name, x in aux.items())
         layouts = tuple(map(calls.layout_of, (a, b, d, scales)))
-        call = calls._planned_call(layouts, options, lies, told, 7)
-        scratch = [np.zeros(call.workspace, "u1")] * bool(call.workspace)
-        for x in (a, b, *aux.values()):
-            gpu.see(x, write=False)
-        for x in (d, scales, *scratch):
-            gpu.see(x, write=True)
-        monkeypatch.setitem(calls._CALLS, 7, call)
-        calls._run(7, *(Buffer(x, gpu.index) for x in (a, b, *aux.values(), d, scales, *scratch)))
+        call = calls._planned_call(layouts, options, lies, told, KEY)
+        run(monkeypatch, gpu, call, (a, b, *aux.values()), (d, scales))
     expected = unigemm.matmul(a, b, quantize_out=block, **aux, **dict(told))
     assert_same((d.view("u1"), scales), (expected[0].view("u1"), expected[1]))
 

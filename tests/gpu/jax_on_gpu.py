@@ -85,6 +85,21 @@ for sizes in ((10, 0, 50, 3), (96, 0, 0, 0), (0, 0, 0, 0), (1, 2, 3, 90)):  # on
         )
     assert not found[ends[-1] :].any()
 
+rows, experts = (
+    jnp.asarray(rng.integers(-2, 3, shape), "float8_e4m3fn") for shape in ((96, 300), (4, 300, 144))
+)
+ends = np.cumsum(sizes, dtype="int32")
+for of_rows, of_experts in (((4,), (4,)), ((96, 1), (4, 1, 144)), ((96, 3), (4, 3, 144)),
+                            ((96, 3), (4, 3, 2))):  # fmt: skip
+    scales = {name: jnp.asarray(2.0 ** rng.integers(-2, 3, shape), "float32")
+              for name, shape in (("scale_a", of_rows), ("scale_b", of_experts))}  # fmt: skip
+    scaled = jax.jit(lambda a, b, sizes, scales: ragged_dot(a, b, sizes, **scales))
+    found = scaled(rows, experts, jnp.array(sizes), scales)
+    exact = unigemm.grouped_matmul(
+        np.asarray(rows), np.asarray(experts), ends, **{n: np.asarray(x) for n, x in scales.items()}
+    )
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-3)
+
 
 def quantised(block, told):
     return jax.jit(lambda a, b: matmul(a, b, quantize_out=block, **told))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -26,6 +27,7 @@ from ..arrays.operands import Device, compact_strides, parse_dtype
 from ..errors import BackendUnavailable, DeviceMismatch
 from ..planning.target import device_target
 from ..problem.canonical import Gemm, Layout
+from ..problem.grouped import Form
 from ..problem.quantization import LEAST_SCALE, requested_sharing
 from ..runtime import options as requested
 from ..runtime.bind import _planned
@@ -40,18 +42,28 @@ from ..runtime.quantized_results import (
     with_quantized_results,
     with_second_pass,
 )
-from ..runtime.scale_arguments import scales_of
+from ..runtime.scale_arguments import Scales, scales_of
 
 if TYPE_CHECKING:
     from ..arrays.types import QuantizeOut
 
-__all__ = ["Options", "Told", "layout_of", "on_cpu", "on_cuda", "results_of"]
+__all__ = [
+    "OF_K",
+    "Options",
+    "Told",
+    "layout_of",
+    "on_cpu",
+    "on_cuda",
+    "results_of",
+    "scales_out_of",
+    "taken",
+]
 
 _TARGET = "unigemm_matmul"
 Result = tuple[tuple[int, ...], Any]  # shape and dtype
 Told = tuple[tuple[str, Any], ...]  # numbers and words, by name
 _SCALES = ("scale_a", "scale_b")
-_OF_K = {"a": -1, "scale_a": -1, "b": -2, "scale_b": -2}  # which dimension is along K
+OF_K = {"a": -1, "scale_a": -1, "b": -2, "scale_b": -2}  # which dimension is along K
 
 
 @dataclass(frozen=True)
@@ -170,7 +182,7 @@ def on_cpu(
     result = _one_or_all(results)
     multiply = partial(_on_host, options, scales, told)
     names = ("a", "b", *scales)
-    kept = {i: _OF_K[name] for i, name in enumerate(names) if name in _OF_K}
+    kept = {i: OF_K[name] for i, name in enumerate(names) if name in OF_K}
     pairs = {}
     if dict(told).get("activation") in GATED:
         along = {i: x for i, x in enumerate((b, *aux), 1) if x.ndim}
@@ -324,9 +336,7 @@ def _planned_call(
     """Plan a product for the GPUs of this process, which are taken to be equal."""
     a, b, d, *scales_of_d = layouts
     given = dict(told) | dict(arrays)
-    of_scales = {name: given.pop(name) for name in _SCALES if name in given}
-    scales = scales_of(of_scales, lambda x, name: x, {"a": a, "b": b}.__getitem__)
-    given |= {name: of_scales[name] for name in scales.fused}
+    scales, factor = scales_out_of(given, a, b)
     wanted = requested.Options(
         **asdict(options),
         scaled=scales.scaled,
@@ -338,9 +348,6 @@ def _planned_call(
     wanted = with_quantized_results(wanted, {"a": a.dtype, "b": b.dtype}, 0)
     wanted = with_second_pass(wanted, dict(told), on_host=False)
     sharing = wanted.quantize_out
-    names, values = scales.brought, [1.0] if scales.brought else []
-    for name in scales.factors:
-        values[0] *= of_scales[name]
     more: tuple[tuple[str, ...], tuple[float, ...]] = ((), ())
     if given or sharing is not None:
         in_kernel = scales_of_d[0] if scales_of_d and not wanted.behind else None
@@ -357,9 +364,23 @@ def _planned_call(
             second_pass, a=a.dtype, d=d, scales=scales_of_d[0], index=scales.taken, sharing=sharing
         )
     workspace, launchers = _launchers(gemm, wanted, behind)
-    taken = partial(_taken, names, tuple(values), *more)
+    of_call = partial(taken, scales.brought, factor, *more)
     own = (*(name for name, _ in arrays), *(SCALES,) * len(scales_of_d))
-    return Call(key, workspace, partial(_on_gpu, launchers, own, taken, bool(workspace)))
+    return Call(key, workspace, partial(_on_gpu, launchers, own, of_call, bool(workspace)))
+
+
+def scales_out_of(
+    given: dict[str, Any], a: Layout, b: Layout, form: Form | None = None
+) -> tuple[Scales, tuple[float, ...]]:
+    """Return the scales among arrays and numbers, and the product of numbers that a launcher takes.
+
+    In `given` those stay that an epilogue multiplies by.
+    """
+    of_scales = {name: given.pop(name) for name in _SCALES if name in given}
+    scales = scales_of(of_scales, lambda x, name: x, {"a": a, "b": b}.__getitem__, form)
+    given |= {name: of_scales[name] for name in scales.fused}
+    factor = math.prod(float(of_scales[name]) for name in scales.factors)
+    return scales, (factor,) if scales.brought else ()
 
 
 def _launchers(
@@ -389,7 +410,7 @@ def _launchers(
     return workspace, launchers
 
 
-def _taken(
+def taken(
     scales: tuple[str, ...],
     factor: tuple[float, ...],
     names: tuple[str, ...],

@@ -7,12 +7,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.dtypes import INPUTS
 from ..runtime import options as of_calls
+from ..support.arguments import shown
 from . import calls, grouped_calls, types
 from .products import (
     _array,
@@ -23,6 +25,7 @@ from .products import (
     _precision,
     _refuse_open,
     _varying,
+    scales_apart,
 )
 
 __all__ = ["ragged_dot"]
@@ -40,6 +43,8 @@ def ragged_dot(
     *,
     deterministic: bool = False,
     backend: str = "auto",
+    scale_a: Any = None,
+    scale_b: Any = None,
 ) -> jax.Array:
     """Multiply the rows of each group by a matrix of its own, as `jax.lax.ragged_dot`.
 
@@ -57,17 +62,24 @@ def ragged_dot(
         None: JAX does not compute it either.
     deterministic, backend
         As in `unigemm.matmul`.
+    scale_a, scale_b : float or array of float32, optional
+        Of `lhs` and `rhs`, for float8 and int8, as in `unigemm.grouped_matmul`: one, one for each
+        group, (g,) (float8 alone), one for each row, (m, 1), and column, (1, n) or (g, 1, n); or of
+        float8 for each 128 elements of k, (m, ceil(k / 128)), and one column or 128, (g, ceil(k /
+        128), n) or (g, ceil(k / 128), ceil(n / 128)), also of float8_e8m0fnu. Int8 then gives
+        float32 by default.
 
     Returns
     -------
     jax.Array, shape (m, n)
         A new one. Its gradients are grouped products, too; the transpose of the weights is read
-        where they lie.
+        where they lie. Those of eight bits are refused.
 
     Raises
     ------
     UnigemmError
-        What cannot be multiplied, while it is traced or compiled.
+        What cannot be multiplied, while it is traced or compiled. What sizes of groups hold is
+        known where a compiled program runs, and on the CPU its error is JAX's then.
 
     Examples
     --------
@@ -85,7 +97,10 @@ def ragged_dot(
         )
     a, b, sizes = _array(lhs, "lhs"), _array(rhs, "rhs"), _array(group_sizes, "group_sizes")
     preferred = None if preferred_element_type is None else _dtype(preferred_element_type)
-    kinds = types.product_types(a, b, preferred)
+    if (scale_a is not None or scale_b is not None) and a.dtype == b.dtype == jnp.int8:
+        kinds = types.of_scaled_integers(preferred)
+    else:
+        kinds = types.product_types(a, b, preferred)
     for x, name in ((a, "lhs"), (b, "rhs"), (sizes, "group_sizes")):
         _refuse_open(x.shape, name)
     if not jnp.issubdtype(sizes.dtype, jnp.integer):
@@ -101,8 +116,10 @@ def ragged_dot(
             f"grouped products are of {', '.join(_TYPES)}, and these are {a.dtype}; convert them, "
             "or use jax.lax.ragged_dot"
         )
+    _refuse_sizes(sizes, a.shape[0])
     ends = jnp.cumsum(sizes, dtype=jnp.int32)
-    grouped_calls.form_for(a, b, ends, (False, False))
+    form = grouped_calls.form_for(a, b, ends, (False, False))
+    arrays, told = scales_apart(a, b, scale_a, scale_b, form)
     of_calls.check_options(of_calls.Options(backend=backend, deterministic=deterministic))
     options = calls.Options(
         dtype=kinds.product,
@@ -110,17 +127,43 @@ def ragged_dot(
         deterministic=bool(deterministic),
         backend=backend,
     )
-    result = _grouped(*_varying(a, b, ends), options=options)
+    operands = _varying(a, b, ends, *arrays.values())
+    result = _grouped(*operands, options=options, scales=tuple(arrays), told=told)
     return types.converted(result, kinds.result)
 
 
+def _refuse_sizes(sizes: Any, rows: int) -> None:
+    """Refuse sizes of groups that are none, where they are on the CPU and no tracers.
+
+    Raises
+    ------
+    UnsupportedProblem
+        One is negative, or they have more rows than there are.
+    """
+    if isinstance(sizes, jax.core.Tracer) or any(x.platform != "cpu" for x in sizes.devices()):
+        return
+    values = np.asarray(sizes).tolist()
+    if min(values, default=0) < 0 or sum(values) > rows:
+        raise UnsupportedProblem(
+            f"group_sizes are {shown(values)} and lhs has {rows} rows; pass sizes from 0 on, of no "
+            "more rows in all"
+        )
+
+
 # Eager calls are compiled too, once for each kind.
-@jax.jit(static_argnames=("options",))
-def _grouped(a: Any, b: Any, ends: Any, *, options: calls.Options) -> Any:
-    return GROUPED.bind(a, b, ends, options=options, turned=(False, False))
+@jax.jit(static_argnames=("options", "scales", "told"))
+def _grouped(
+    *operands: Any, options: calls.Options, scales: tuple[str, ...], told: calls.Told
+) -> Any:
+    turned = (False, False)
+    if not (scales or told):
+        return GROUPED.bind(*operands, options=options, turned=turned)
+    return SCALED.bind(*operands, options=options, turned=turned, scales=scales, told=told)
 
 
-def _shape_of(a: Any, b: Any, ends: Any, *, options: calls.Options, turned: Any) -> Any:
+def _shape_of(
+    a: Any, b: Any, ends: Any, *arrays: Any, options: calls.Options, turned: Any, **scales: Any
+) -> Any:
     shape = grouped_calls.form_for(a, b, ends, turned).shape
     like = a if a.ndim == len(shape) else b
     given: dict[str, Any] = {"shape": shape, "dtype": jnp.dtype(options.dtype), "weak_type": False}
@@ -171,31 +214,42 @@ def _transposed(ct: Any, a: Any, b: Any, ends: Any, *, options: calls.Options, t
     return [None, found, None]
 
 
-def _batched(operands: Any, dims: Any, **given: Any) -> tuple[Any, int]:
+def _batched(primitive: Primitive, operands: Any, dims: Any, **given: Any) -> tuple[Any, int]:
     """Multiply one after the other: a launch takes the groups of one product."""
     (count,) = {x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None}
-    each = [
-        GROUPED.bind(
+
+    def each(i: int) -> Any:
+        return primitive.bind(
             *(
                 x if d is None else jax.lax.index_in_dim(x, i, d, keepdims=False)
                 for x, d in zip(operands, dims, strict=True)
             ),
             **given,
         )
-        for i in range(count)
-    ]
-    return jnp.stack(each), 0
+
+    if count:
+        return jnp.stack([each(i) for i in range(count)]), 0
+    shapes = (
+        x.shape if d is None else np.delete(x.shape, d) for x, d in zip(operands, dims, strict=True)
+    )
+    alike = (jax.ShapeDtypeStruct(y, x.dtype) for x, y in zip(operands, shapes, strict=True))
+    one = jax.eval_shape(partial(primitive.bind, **given), *alike)
+    return jnp.zeros((0, *one.shape), one.dtype), 0
 
 
-GROUPED = Primitive("unigemm_grouped_matmul")
-GROUPED.def_abstract_eval(_shape_of)
-GROUPED.def_impl(partial(_evaluated, GROUPED))
-batching.primitive_batchers[GROUPED] = _batched
+def _primitive(name: str) -> Primitive:
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(_shape_of)
+    primitive.def_impl(partial(_evaluated, primitive))
+    batching.primitive_batchers[primitive] = partial(_batched, primitive)
+    for platform, rule in (("cpu", grouped_calls.on_cpu), ("cuda", grouped_calls.on_cuda)):
+        lowered = partial(_lowered, mlir.lower_fun(rule, multiple_results=False))
+        mlir.register_lowering(primitive, lowered, platform=platform)
+    return primitive
+
+
+GROUPED = _primitive("unigemm_grouped_matmul")
 ad.primitive_jvps[GROUPED] = _jvp
 ad.primitive_transposes[GROUPED] = _transposed
-for _platform, _rule in (("cpu", grouped_calls.on_cpu), ("cuda", grouped_calls.on_cuda)):
-    mlir.register_lowering(
-        GROUPED,
-        partial(_lowered, mlir.lower_fun(_rule, multiple_results=False)),
-        platform=_platform,
-    )
+SCALED = _primitive("unigemm_scaled_grouped_matmul")
+ad.primitive_jvps[SCALED] = _no_gradient

@@ -20,8 +20,10 @@ from jax.interpreters import ad, batching, mlir
 from ..arrays.dlpack_arrays import refuse_deleted
 from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import gated_shape, result_shape
+from ..problem.grouped import Form
 from ..problem.quantization import requested_sharing
 from ..runtime import options as of_calls
+from ..runtime.fusion import spread
 from ..runtime.scale_arguments import scales_of
 from ..support.arguments import number, shown
 from . import calls, epilogues, types
@@ -274,33 +276,52 @@ def _scaled(
             jnp.zeros((*b.shape[:-2], 1, b.shape[-1]), b.dtype),
         )
         scale_a, scale_b = (1.0, None) if scaled else (None, None)  # of zeros
-    if scaled and a.dtype.name not in (*types.FLOAT8, "int8"):
-        raise UnsupportedProblem(
-            f"scale_a and scale_b are for float8 and int8 inputs and these are {a.dtype}; multiply "
-            "the result, or an input"
-        )
+    arrays, numbered = scales_apart(a, b, scale_a, scale_b)
+    told = (*numbered, *requested.told)
+    operands = _varying(a, b, *arrays.values(), *aux)
+    names = (*arrays, *requested.names)
+    return _with_scales(*operands, options=options, scales=names, told=told)
+
+
+def scales_apart(
+    a: Any, b: Any, scale_a: Any, scale_b: Any, form: Form | None = None
+) -> tuple[dict[str, Any], calls.Told]:
+    """Return the scales that are arrays, and those that are numbers, by name.
+
+    Raises
+    ------
+    UnigemmError
+        They are none of the operands'; `form` is that of a grouped product.
+    """
     given = {
         name: number(x, name) if isinstance(x, numbers.Real) else _array(x, name)
         for name, x in (("scale_a", scale_a), ("scale_b", scale_b))
         if x is not None
     }
+    if given and a.dtype.name not in (*types.FLOAT8, "int8"):
+        raise UnsupportedProblem(
+            f"scale_a and scale_b are for float8 and int8 inputs and these are {a.dtype}; multiply "
+            "the result, or an input"
+        )
     arrays = {name: x for name, x in given.items() if not isinstance(x, float)}
     for name, x in arrays.items():
+        _refuse_open(x.shape, name)
         if x.dtype.name not in ("float32", "float8_e8m0fnu"):
             raise UnsupportedDtype(f"{name} is {x.dtype}; pass float32, or a number")
         if x.size == 1 and x.dtype == jnp.float32:
             arrays[name] = x.reshape(())
     laid = {name: calls.layout_of(x) for name, x in (("a", a), ("b", b), *arrays.items())}
     seen = {name: laid.get(name, x) for name, x in given.items()}
-    of_call = scales_of(seen, lambda x, name: x, laid.__getitem__)
+    of_call = scales_of(seen, lambda x, name: x, laid.__getitem__, form)
     if of_call.layouts is not None and of_call.granularity is None:
         raise UnsupportedProblem(
             "scales of 32 elements of K are not taken here; pass such of 128, or use unigemm.matmul"
         )
-    told = (*((name, x) for name, x in given.items() if name not in arrays), *requested.told)
-    operands = _varying(a, b, *arrays.values(), *aux)
-    names = (*arrays, *requested.names)
-    return _with_scales(*operands, options=options, scales=names, told=told)
+    shape = result_shape(a.shape, b.shape) if form is None else form.shape
+    for name in of_call.fused:
+        if name in arrays:
+            spread(laid[name], name, shape, form)  # refuses what does not fit
+    return arrays, tuple((name, x) for name, x in given.items() if name not in arrays)
 
 
 # Eager calls are compiled too, once for each kind.

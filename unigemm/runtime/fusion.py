@@ -23,6 +23,7 @@ from .request import PREFIX
 __all__ = [
     "Fusion",
     "fusion_for",
+    "spread",
 ]
 
 _LAYOUTS = ("interleaved", "halves")
@@ -258,9 +259,7 @@ class _Builder:
 
     def spread(self, layout: Layout, name: str) -> Layout:
         """Return a layout as it is seen in the shape in which the sums are."""
-        if self.form is None:
-            return broadcast(layout, self.shape, name)
-        return broadcast(self.form.lifted(layout, name), self.form.seen, name, layout.shape)
+        return spread(layout, name, self.shape, self.form)
 
     def laid(self, layout: Layout) -> Layout:
         """Return the layout of an array of the sums' shape in that in which they are seen."""
@@ -446,6 +445,19 @@ def _of_function(builder: _Builder, dtype: DType | None) -> Fusion:
         compact = Layout(builder.shape, tuple(reversed(strides)), kind, kind.itemsize)
         builder.written[f"result {i + 1}"] = builder.laid(compact)
     return builder.fusion(steps, ends, returned=len(ends) - 1)
+
+
+def spread(layout: Layout, name: str, shape: tuple[int, ...], form: Form | None) -> Layout:
+    """Return an array that is read as it is seen in a product's shape, or in that of its groups.
+
+    Raises
+    ------
+    ShapeMismatch
+        It does not broadcast to that.
+    """
+    if form is None:
+        return broadcast(layout, shape, name)
+    return broadcast(form.lifted(layout, name), form.seen, name, layout.shape)
 
 
 def broadcast(
