@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from unigemm.jax import ragged_dot
 
 FEATURES, ROWS = 16, 20
-ROOM = ROWS  # so many rows a device may send to each; less where rows may be dropped
+ROOM = ROWS  # rows that a device may send to each; fewer where rows may be dropped
 mesh = Mesh(np.array(jax.devices()), ("x",))
 devices, here = mesh.size, 3
 experts = devices * here
@@ -36,15 +36,15 @@ def layer(weights, x, expert):
     """Multiply each row by the weights of its expert, of which each device has three."""
     order = jnp.argsort(expert)
     of_device = expert[order] // here
-    place = jnp.arange(ROWS) - jnp.searchsorted(of_device, of_device)  # among those for a device
-    rows = jnp.zeros((devices, ROOM, FEATURES)).at[of_device, place].set(x[order])
-    ids = jnp.full((devices, ROOM), here).at[of_device, place].set(expert[order] % here)
+    slot = jnp.arange(ROWS) - jnp.searchsorted(of_device, of_device)  # among those for a device
+    rows = jnp.zeros((devices, ROOM, FEATURES)).at[of_device, slot].set(x[order])
+    ids = jnp.full((devices, ROOM), here).at[of_device, slot].set(expert[order] % here)
     rows, ids = exchanged(rows).reshape(-1, FEATURES), exchanged(ids).ravel()
     # What came is sorted by device; what is no row goes to the end, where there is no group.
     by_expert = jnp.argsort(ids)
     results = ragged_dot(rows[by_expert], weights, jnp.bincount(ids, length=here))
     back = jnp.zeros_like(results).at[by_expert].set(results).reshape(devices, ROOM, FEATURES)
-    return jnp.zeros_like(x).at[order].set(exchanged(back)[of_device, place])
+    return jnp.zeros_like(x).at[order].set(exchanged(back)[of_device, slot])
 
 
 spread = jax.shard_map(layer, mesh=mesh, in_specs=(P("x"), P("x"), P("x")), out_specs=P("x"))

@@ -55,7 +55,7 @@ print("reduce_scatter: the result lies in rows,", reduce_scatter(x, first).shard
 large = jax.make_array_from_callback(
     (64, 1024),
     NamedSharding(mesh, P(None, "x")),
-    lambda place: np.ones((64, 1024), np.float32)[place],
+    lambda index: np.ones((64, 1024), np.float32)[index],
 )
 columns = spread(matmul, (P(), P(None, "x")), P(None, "x"))(x, large)
 np.testing.assert_allclose(columns, jnp.broadcast_to(x.sum(1)[:, None], (8, 1024)), rtol=1e-3)

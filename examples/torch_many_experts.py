@@ -5,7 +5,7 @@ come back; so do gradients.
 
     torchrun --nproc-per-node 2 examples/torch_many_experts.py
 
-runs on GPUs, where there are as many, with NCCL; without torchrun two processes on the CPU do.
+runs on two GPUs, where there are two, with NCCL; without torchrun two processes on the CPU do.
 
 It needs `pip install "unigemm[torch]"`.
 """
@@ -22,7 +22,7 @@ EXPERTS, FEATURES, ROWS = 6, 16, 20
 
 
 class Sent(torch.autograd.Function):
-    """Send so many rows `to` each device and get so many `of` each; gradients travel back."""
+    """Send `to[i]` rows to device i and get `of[i]` from it; gradients travel back."""
 
     @staticmethod
     def forward(ctx, rows, to, of):

@@ -5,7 +5,7 @@ that no device holds whole.
 
     torchrun --nproc-per-node 2 examples/torch_many_gpus.py
 
-runs on GPUs, where there are as many, with NCCL; without torchrun two processes on the CPU do.
+runs on two GPUs, where there are two, with NCCL; without torchrun two processes on the CPU do.
 
 It needs `pip install "unigemm[torch]"`.
 """

@@ -66,11 +66,11 @@ FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 def examples() -> list[Path]:
     """Return the example files: the first ones, the others, those of frameworks."""
 
-    def place(path: Path) -> tuple[int, bool, str]:
+    def rank(path: Path) -> tuple[int, bool, str]:
         first = FIRST.index(path.stem) if path.stem in FIRST else len(FIRST)
         return first, path.stem.startswith(("torch_", "jax_")), path.stem
 
-    return sorted((ROOT / "examples").glob("*.py"), key=place)
+    return sorted((ROOT / "examples").glob("*.py"), key=rank)
 
 
 def example_page(path: Path) -> str:
