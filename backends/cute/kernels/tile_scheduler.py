@@ -32,7 +32,7 @@ from .grouped import (
     of_groups,
 )
 from .host_arguments import Addresses, Sizes, Steps, grouped, transposed
-from .records import Arguments, GroupOrder, Parameters, Ranks, TileOrder
+from .records import Arguments, Dealt, GroupOrder, Parameters, Ranks, TileOrder
 from .repack import Repack, depth, launch_repack, packed_pitch
 from .repack_jobs import Job, Lines
 
@@ -239,6 +239,21 @@ def next_unit(
     else:
         work = work_unit(spec, unit, order, ranks)
         unit = select(unit < units, unit, Int32(EXHAUSTED))
+    return unit, work, walk
+
+
+@cute.jit
+def later_unit(
+    spec: cutlass.Constexpr, unit: Int32, dealt: Dealt, ranks: Ranks, work: Work,
+    walk: Walk | tuple[()],
+) -> tuple[Int32, Work, Walk | tuple[()]]:  # fmt: skip
+    """Return what `next_unit` does, with groups or without; `work` and `walk` are those before."""
+    order, units = dealt
+    if const_expr(spec.problem.groups is not None):
+        unit, work, walk = next_unit(spec, unit, units, order, ranks, walk)
+    else:
+        if unit < units:
+            work = work_unit(spec, unit, order, ranks)
     return unit, work, walk
 
 

@@ -20,7 +20,7 @@ from ....problem.dtypes import DType
 from ...common.epilogue import scales_each_column
 from ...cute.kernels.device import SMEM, global_vector, read, select, write
 from ...cute.kernels.scaling import BlockScales, block_scale, column_of_b
-from ...cute.kernels.tile_scheduler import Work, advance, first_of_groups, next_unit, work_unit
+from ...cute.kernels.tile_scheduler import Work, advance, first_of_groups, later_unit
 from ..geometry import BLOCK, WARPGROUP, column_blocks, column_step, scale_lines
 from ..geometry_operands import MMA_M
 from .fragments import fragment_row
@@ -43,6 +43,7 @@ __all__ = ["add_promoted", "await_others", "bring_scales", "factors_of",
 _SHORT = 7  # stages: of tiles whose k_tiles take longer than the memory's latency
 _OTHERS = 20  # registers of a thread that reads scales, but for those of the scales
 _VALUES = 8  # scales that a thread has in flight, where it does not copy them
+NumberedLines = tuple[tuple[Int32, ScaleLine], ...]  # of a thread, by their numbers in the tile
 _BARRIER = 9  # and on: a named barrier for each consumer warpgroup
 
 
@@ -74,18 +75,14 @@ def bring_scales(
         elif in_vectors(spec, scales, work):
             sides = sides_of(spec, lines_from(spec, scales, work, extents), thread)
             stage, phase = read_vectors(
-                spec, sides, slots, barriers, work, thread, stage, phase
+                spec, *sides, slots, barriers, work, thread, stage, phase
             )  # fmt: skip
         else:
             stage, phase = copy_k_tiles(
                 spec, lines, slots, barriers, work, thread, stage, phase
             )  # fmt: skip
         unit += step
-        if const_expr(spec.problem.groups is not None):
-            unit, work, walk = next_unit(spec, unit, units, order, ranks, walk)
-        else:
-            if unit < units:
-                work = work_unit(spec, unit, order, ranks)
+        unit, work, walk = later_unit(spec, unit, schedule.dealt, ranks, work, walk)
     if const_expr(copies(spec)):
         cute.arch.inline_ptx("cp.async.wait_all;")
 
@@ -178,8 +175,7 @@ def in_vectors(spec: Spec, scales: BlockScales, work: Work) -> cutlass.Boolean:
     One at a time they are in a line of the L1 for each row, which takes a third of the shared
     memory's time that wgmma's reads take.
     """
-    tile, threads = spec.config.tile[:2], 32 * spec.scale_warps
-    lines = (tile[0], int(scale_lines(spec.problem, *tile)) - tile[0])
+    lines, threads = scales_of_sides(spec), 32 * spec.scale_warps
     if spec.config.stages > _SHORT:
         return cutlass.Boolean(False)
     if 4 * sum(-(-count // threads) for count in lines) > spec.geometry.registers[0] - _OTHERS:
@@ -190,28 +186,31 @@ def in_vectors(spec: Spec, scales: BlockScales, work: Work) -> cutlass.Boolean:
     return (along == 1) & (steps == 0) & (work.step == 1) & (work.rotation == 0)
 
 
-def sides_of(spec: Spec, line_of: Callable, thread: Int32) -> tuple:
-    """Return a thread's rows, and its columns or blocks of these: the number and line of each.
-
-    Behind these, how many there are of the tile.
-    """
-    rows, columns = spec.config.tile[:2]
-    columns = int(scale_lines(spec.problem, rows, columns)) - rows
+def sides_of(
+    spec: Spec, line_of: Callable[[int, Int32], ScaleLine], thread: Int32
+) -> tuple[NumberedLines, NumberedLines]:
+    """Return a thread's rows, and its columns or blocks of these."""
     found = []
-    for which, count in enumerate((rows, columns)):
+    for which, count in enumerate(scales_of_sides(spec)):
         numbers = [thread + first for first in range(0, count, 32 * spec.scale_warps)]
         found.append(tuple((number, line_of(which, number)) for number in numbers))
-    return (*found, rows, columns)
+    return found[0], found[1]
+
+
+def scales_of_sides(spec: Spec) -> tuple[int, int]:
+    """Return how many scales a k_tile has of rows, and of columns or blocks of these."""
+    rows = spec.config.tile[0]
+    return rows, int(scale_lines(spec.problem, *spec.config.tile[:2])) - rows
 
 
 @cute.jit
 def read_vectors(
-    spec: cutlass.Constexpr, sides: cutlass.Constexpr, slots: Int32, barriers: Barriers,
-    work: Work, thread: Int32, stage: Int32, phase: Int32,
+    spec: cutlass.Constexpr, rows: NumberedLines, columns: NumberedLines, slots: Int32,
+    barriers: Barriers, work: Work, thread: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Read the scales of a unit's k_tiles, those of rows four at a time, and leave them."""
     full, empty = barriers
-    rows, columns, tile_m, count = sides
+    tile_m, count = scales_of_sides(spec)
     for done in cutlass.range(0, work.k_tiles, 4, unroll=1):
         of_rows, of_columns = [], []
         for x in range_constexpr(len(rows)):

@@ -17,6 +17,7 @@ from ...cute.kernels.tile_scheduler import (
     Work,
     first_of_groups,
     is_walked,
+    later_unit,
     next_unit,
     rows_of,
     skip,
@@ -163,18 +164,14 @@ def own_next(
     """
     (order, units), _, _, step, ranks = schedule
     stages, two = spec.config.stages, const_expr(spec.geometry.groups == 2)
-    if const_expr(spec.problem.groups is not None):
-        unit, work, walk = next_unit(spec, unit, units, order, ranks, walk)
-        if const_expr(two):
-            if unit < units:
-                stage, phase = skip(stage, phase, work.k_tiles, stages)
-                unit, work, walk = next_unit(spec, unit + step, units, order, ranks, walk)
-    else:
-        if const_expr(two):
-            if unit < units:
-                other = work_unit(spec, unit, order, ranks)
-                stage, phase = skip(stage, phase, other.k_tiles, stages)
-            unit += step
+    if const_expr(two and spec.problem.groups is None):
         if unit < units:
-            work = work_unit(spec, unit, order, ranks)
+            other = work_unit(spec, unit, order, ranks)
+            stage, phase = skip(stage, phase, other.k_tiles, stages)
+        unit += step
+    unit, work, walk = later_unit(spec, unit, schedule.dealt, ranks, work, walk)
+    if const_expr(two and spec.problem.groups is not None):
+        if unit < units:
+            stage, phase = skip(stage, phase, work.k_tiles, stages)
+            unit, work, walk = next_unit(spec, unit + step, units, order, ranks, walk)
     return unit, work, walk, stage, phase

@@ -20,9 +20,8 @@ from ...cute.kernels.tile_scheduler import (
     bring,
     first_of_groups,
     k_tile_source,
-    next_unit,
+    later_unit,
     rows_of,
-    work_unit,
 )
 from .records import Barriers, Extents, LoadNumbers, Schedule
 from .spec import Spec
@@ -99,11 +98,7 @@ def produce(
             at += work.step
             at = select(at >= end, work.first, at)
         unit += step
-        if const_expr(spec.problem.groups is not None):
-            unit, work, walk = next_unit(spec, unit, units, order, ranks, walk)
-        else:
-            if unit < units:
-                work = work_unit(spec, unit, order, ranks)
+        unit, work, walk = later_unit(spec, unit, schedule.dealt, ranks, work, walk)
     if const_expr(spec.cached_lines > 0):
         cute.arch.inline_ptx("cp.async.wait_all;")
     # No CTA of a cluster may leave while another still signals or writes into it.
