@@ -23,16 +23,16 @@ def test_a_scale_lies_where_the_tiles_of_cublas_have_it():
     rows = 300
     codes = np.arange(rows * 6).reshape(rows, 6)
     flat = np.full(blocked_count(rows, 6), -1)
-    places = [sum(row_and_block_offsets(r, j, 6)) for r in range(rows) for j in range(6)]
-    flat[places] = codes.reshape(-1)
+    indices = [sum(row_and_block_offsets(r, j, 6)) for r in range(rows) for j in range(6)]
+    flat[indices] = codes.reshape(-1)
     assert len(flat) == 3 * 2 * 512
     corners = [(0, 0), (0, 1), (32, 0), (96, 3), (1, 0)]
-    assert [flat[i] for i in (0, 1, 4, 15, 16)] == [codes[place] for place in corners]
+    assert [flat[i] for i in (0, 1, 4, 15, 16)] == [codes[corner] for corner in corners]
     assert flat[512] == codes[0, 4]
     assert flat[2 * 512] == codes[128, 0]
     small = (codes % 251).astype(np.uint8)
     np.testing.assert_array_equal(
-        in_tiles(small, filling=0).view(np.uint8)[places], small.reshape(-1)
+        in_tiles(small, filling=0).view(np.uint8)[indices], small.reshape(-1)
     )
 
 

@@ -104,12 +104,12 @@ def test_pieces_of_a_block_are_all_of_it_once(shape, pair, most):
     got = np.zeros((l1, l0, rows // pair, columns))
     seen = 0
 
-    def finish(sums, part, target):
+    def finish(acc, part, target):
         nonlocal seen
-        seen += sums.size
-        assert sums.size <= most or sums.shape[:3] == (1, 1, pair)
-        np.testing.assert_array_equal(sums, whole[part])
-        target += sums[:, :, ::pair]
+        seen += acc.size
+        assert acc.size <= most or acc.shape[:3] == (1, 1, pair)
+        np.testing.assert_array_equal(acc, whole[part])
+        target += acc[:, :, ::pair]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host_epilogue, "_PIECE", most)

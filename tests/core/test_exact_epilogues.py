@@ -1,4 +1,4 @@
-"""Alpha, beta, c and bias of integers and booleans: in the type of the sums, which wrap around."""
+"""Alpha, beta, c and bias of integers and booleans: in accumulators, which wrap around."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_plans_of_integers_with_terms_come_back_from_json():
         plan = unigemm.plan(spec, spec, alpha=2, bias=unigemm.ArraySpec((64,), "uint8"),
                             target=target)  # fmt: skip
         assert unigemm.Plan.from_json(plan.to_json()) == plan
-        assert "read as int16" in str(plan)
+        assert "read as int16" in str(plan.problem)
     text = plan.to_json().replace('"uint8"', '"float16"')
     with pytest.raises(unigemm.UnsupportedProblem, match="epilogue"):
         unigemm.Plan.from_json(text)

@@ -81,7 +81,7 @@ def aux(form, rng):
 
 
 def part_of(form, x, name, g, at):
-    """Return the part of an epilogue's array that a group's sums see."""
+    """Return the part of an auxiliary array that a group sees."""
     x = x[:, None] if name == "bias of groups" and form != "n" else x
     whole = np.broadcast_to(x, (UNEVEN.count, *shapes(form, UNEVEN)[2][-2:]))
     return whole[g][at] if form in ("m", "n") else whole[at]
@@ -96,7 +96,7 @@ def test_arrays_of_an_epilogue_are_of_all_groups_or_of_each(form, name):
     found = multiply(form, a, b, ends(form, UNEVEN), activation="relu", alpha=0.5, **given)
     expected = reference(
         form, a, b, ends(form, UNEVEN),
-        lambda sums, g, at: np.maximum(0.5 * sums + part_of(form, x, name, g, at), 0),
+        lambda acc, g, at: np.maximum(0.5 * acc + part_of(form, x, name, g, at), 0),
     )  # fmt: skip
     np.testing.assert_array_equal(found, expected)
 
@@ -115,7 +115,7 @@ def test_what_is_behind_the_groups_counts_in_no_sum_and_no_maximum(form, by_grou
         form, a, b, ends(form, UNEVEN), bias=bias, activation="relu2",
         preact_out=preact, amax_out=amax, bias_grad_out=total,
     )  # fmt: skip
-    before = reference(form, a, b, ends(form, UNEVEN), lambda sums, g, at: sums + bias[g])
+    before = reference(form, a, b, ends(form, UNEVEN), lambda acc, g, at: acc + bias[g])
     sums = np.zeros((UNEVEN.count, d[-1]))
 
     def finish(part, g, at):
@@ -138,11 +138,11 @@ def test_gated_activations_take_pairs_of_columns_of_each_group(form, gate_layout
     options = {"activation": "swiglu", "gate_layout": gate_layout}
     found = multiply(form, a, b, ends(form, s), **options)
 
-    def finish(sums, g, at):
-        n = sums.shape[1] // 2
-        one, two = (sums[:, :n], sums[:, n:])
+    def finish(acc, g, at):
+        n = acc.shape[1] // 2
+        one, two = (acc[:, :n], acc[:, n:])
         if gate_layout == "interleaved":
-            one, two = sums[:, ::2], sums[:, 1::2]
+            one, two = acc[:, ::2], acc[:, 1::2]
         return one / (1 + np.exp(-one)) * two
 
     expected = reference(form, a, b, ends(form, s), finish)
@@ -162,9 +162,9 @@ def test_a_function_of_the_sums_may_give_several_results(form):
     out = (np.full(d, 7.0, "f4"), laid(np.full(d, 7.0, "f4"), "columns"))
     for results in (multiply(form, a, b, ends(form, UNEVEN), **args),
                     multiply(form, a, b, ends(form, UNEVEN), out, **args)):  # fmt: skip
-        sums = reference(form, a, b, ends(form, UNEVEN))
+        expected = reference(form, a, b, ends(form, UNEVEN))
         second = reference(form, a, b, ends(form, UNEVEN), lambda s, g, at: s + more[at])
-        np.testing.assert_array_equal(results[0], 2 * sums)
+        np.testing.assert_array_equal(results[0], 2 * expected)
         np.testing.assert_array_equal(results[1], second)
 
 
@@ -176,7 +176,7 @@ def test_float8_has_a_scale_for_all_or_for_each_group(form, kind):
     given = {"groups": scales, "one": np.full(1, 0.5, "f4"), "number": 0.5}[kind]
     expected = reference(
         form, a, b, ends(form, UNEVEN),
-        lambda sums, g, at: sums * 2 * (scales[g] if kind == "groups" else 0.5),
+        lambda acc, g, at: acc * 2 * (scales[g] if kind == "groups" else 0.5),
     )  # fmt: skip
     for scale_a, scale_b in ((given, 2.0), (2.0, given), (given, np.full(1, 2, "f4"))):
         found = multiply(form, a, b, ends(form, UNEVEN), scale_a=scale_a, scale_b=scale_b)
@@ -201,9 +201,9 @@ def test_k_of_nothing_gives_sums_of_zero(form, rest, epilogue):
     out = np.full(shape, 7.0)
     multiply(form, a, b, ends(form, s), out, rest=rest, **epilogue)
 
-    def finish(sums, g, at):
+    def finish(acc, g, at):
         row = epilogue["bias"] if epilogue else np.zeros(shape[-1])
-        return sums + (row[at[1]] if form == "n" else row)
+        return acc + (row[at[1]] if form == "n" else row)
 
     before = np.full(shape, 7.0) if rest == "untouched" else None
     np.testing.assert_array_equal(out, reference(form, a, b, ends(form, s), finish, before))
@@ -308,7 +308,7 @@ REFUSED = {
     "bias of columns": (
         (STACK, Y, ENDS), {"bias": np.ones((2, 9), "f4")}, unigemm.ShapeMismatch, r"\(G, M, 1\)"
     ),
-    "narrow sums": (
+    "a narrow bias gradient": (
         (X, W, ENDS), {"bias_grad_out": np.ones(6, "f2")}, unigemm.UnsupportedProblem, "float32"
     ),
 }  # fmt: skip

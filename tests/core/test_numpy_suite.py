@@ -1,4 +1,4 @@
-"""NumPy's own tests of matmul, from the installed NumPy, with `unigemm.matmul` in its place."""
+"""NumPy's own tests of matmul, from the installed NumPy, with `unigemm.matmul` instead."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ multiarray, ufunc = of_numpy("test_multiarray"), of_numpy("test_ufunc")
 
 #: What `unigemm.matmul` does not do as NumPy does, by NumPy's names of types.
 OTHERWISE = {
-    "b": "int8 gives int32, so that nothing of the sums is lost",
+    "b": "int8 gives int32, so that nothing of the accumulators is lost",
     "O": "arrays of objects are refused",
 }
-#: Tests that multiply objects, beside other things.
+#: Tests that multiply objects, among other things.
 OF_OBJECTS = (
     "test_matmul_object",
     "test_matmul_object_type_scalar",

@@ -93,9 +93,9 @@ def test_out_of_any_type_is_written_as_numpy_writes_it(data):
         return  # a rule of our own
     before, expected = out.copy(), out.copy()
     if {a.dtype.name, b.dtype.name} in ({"int8"}, {"int8", "bool"}):  # one, too
-        sums = np.matmul(a, b, dtype=np.int32)
+        acc = np.matmul(a, b, dtype=np.int32)
         refused = out.dtype.kind != "i" and not np.can_cast(np.int32, out.dtype, "safe")
-        expected[...] = before if refused else sums.astype(out.dtype)
+        expected[...] = before if refused else acc.astype(out.dtype)
     else:
         refused = result(np.matmul, a, b, expected) is TypeError
     if refused:
@@ -218,7 +218,7 @@ def test_axes_that_are_none_are_refused(axes):
         unigemm.matmul(x, x, axes=axes)
 
 
-def test_int8_gives_int8_only_where_it_is_asked_for():
+def test_int8_gives_int8_only_where_it_is_requested():
     x = np.full((2, 2), 100, np.int8)
     assert unigemm.matmul(x, x).dtype == np.int32
     low = unigemm.matmul(x, x, dtype="int8")
@@ -318,7 +318,7 @@ def test_a_gpu_reads_all_real_types_as_numpy_promotes_them(dtype):
         assert (plan.problem.converted is None) == natural
         if not natural:
             assert str(plan.problem.converted) == expected
-            assert f"read as {expected}" in str(plan)
+            assert f"read as {expected}" in str(plan.problem)
             assert plan.backend == "cute_simt"
             assert f"as {expected} only after" in plan.explain()
         assert plan == unigemm.Plan.from_json(plan.to_json())

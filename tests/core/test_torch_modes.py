@@ -267,7 +267,7 @@ def test_a_known_call_with_an_epilogue_refuses_what_was_freed(name):
         multiply()
 
 
-def test_scales_are_asked_as_operands_are():
+def test_scales_are_looked_at_as_operands_are():
     a = torch.ones(16, 16).to(torch.float8_e4m3fn)
     unigemm.matmul(a, a, scale_a=torch.ones(()))
     with pytest.raises(unigemm.UnsupportedProblem, match="scale_a requires grad"):
@@ -292,7 +292,7 @@ def test_plans_are_made_of_plain_tensors_only():
         unigemm.plan(fake_tensor(), KEPT)
 
 
-def test_a_version_that_cannot_be_asked_is_refused_and_named(monkeypatch):
+def test_a_version_that_cannot_be_read_is_refused_and_named(monkeypatch):
     from unigemm.arrays.torch_tensors import watchers
 
     watchers.cache_clear()
@@ -344,9 +344,9 @@ def test_the_first_call_of_a_process_may_be_in_inference_mode():
 
 def test_what_was_made_in_inference_mode_may_be_written_outside_of_it():
     with torch.inference_mode():
-        out, sums, largest = torch.zeros(3, 3), torch.ones(3), torch.full((1,), 7.0)
+        out, bias_grad, largest = torch.zeros(3, 3), torch.ones(3), torch.full((1,), 7.0)
     a = torch.full((3, 3), 2.0)
-    unigemm.matmul(a, a, out=out, bias_grad_out=sums, amax_out=largest)
+    unigemm.matmul(a, a, out=out, bias_grad_out=bias_grad, amax_out=largest)
     assert (out == 12).all()
-    assert (sums == 36).all()
+    assert (bias_grad == 36).all()
     assert largest == 12

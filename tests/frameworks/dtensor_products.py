@@ -83,19 +83,19 @@ def grouped(a, b):
 
 
 def multiply_all(mesh):
-    """Multiply with the operands in every place, and compare results and gradients."""
+    """Multiply with the operands in every placement, and compare results and gradients."""
     from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 
     for op, reference, operands in cases():
-        places = [[Replicate(), *map(Shard, range(x.ndim))] for x in operands]
-        places = [[p for p in of if p.is_replicate() or x.shape[p.dim] > 1]
-                  for of, x in zip(places, operands, strict=True)]  # fmt: skip
-        ways = list(product(*places))
+        placements = [[Replicate(), *map(Shard, range(x.ndim))] for x in operands]
+        placements = [[p for p in of if p.is_replicate() or x.shape[p.dim] > 1]
+                      for of, x in zip(placements, operands, strict=True)]  # fmt: skip
+        ways = list(product(*placements))
         for chosen in random.Random(0).sample(ways, min(5, len(ways))):
             whole = [x.clone().requires_grad_() for x in operands]
             split = [
-                distribute_tensor(x, mesh, [place]).requires_grad_()
-                for x, place in zip(operands, chosen, strict=True)
+                distribute_tensor(x, mesh, [placement]).requires_grad_()
+                for x, placement in zip(operands, chosen, strict=True)
             ]
             theirs, ours = reference(*whole), op(*split)
             torch.testing.assert_close(ours.full_tensor(), theirs)
@@ -122,9 +122,9 @@ def scaled_products(mesh):
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
     def spread(x, dim):
-        place = Replicate() if dim is None else Shard(dim)
+        placement = Replicate() if dim is None else Shard(dim)
         local = x if dim is None else x.chunk(COUNT, dim)[mesh.get_rank()]
-        return DTensor.from_local(local.contiguous(), mesh, [place], run_check=False)
+        return DTensor.from_local(local.contiguous(), mesh, [placement], run_check=False)
 
     m, k, n = 6, 200, 10
     for kind in (torch.int8, torch.float8_e4m3fn):
@@ -137,11 +137,11 @@ def scaled_products(mesh):
             for split_a, split_b in ((0, None), (None, 1), (None, None)):
                 own = [d if d is not None and x.shape[d] > 1 else None
                        for d, x in zip((split_a, split_b), scales, strict=True)]  # fmt: skip
-                for places in ((None, None), own):  # of the scales
+                for placements in ((None, None), own):  # of the scales
                     if kind is not torch.int8 and (split_a, own[0]) == (0, None):
                         continue  # rows are gathered, which Gloo does not do with float8
                     parts = [spread(x, d) for x, d in zip(
-                        (a, b, *scales), (split_a, split_b, *places), strict=True)]  # fmt: skip
+                        (a, b, *scales), (split_a, split_b, *placements), strict=True)]  # fmt: skip
                     got = ops.matmul(*parts[:2], None, None, *parts[2:])
                     torch.testing.assert_close(got.full_tensor(), expected, rtol=1e-5, atol=1e-3)
 

@@ -106,13 +106,13 @@ def test_a_result_is_rounded_once():
 def test_a_call_is_one_kernel(monkeypatch):
     from unigemm.jax import calls
 
-    asked = []
+    given = []
     real = calls.matmul
-    monkeypatch.setattr(calls, "matmul", lambda *x, **told: asked.append(told) or real(*x, **told))
+    monkeypatch.setattr(calls, "matmul", lambda *x, **told: given.append(told) or real(*x, **told))
     a, b, bias = drawn((4, 7), (7, 8), (8,))
     matmul(a, b, bias=bias, activation="tanh", alpha=0.25).block_until_ready()
-    assert asked
-    assert all({"bias", "activation", "alpha"} <= told.keys() for told in asked)
+    assert given
+    assert all({"bias", "activation", "alpha"} <= told.keys() for told in given)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_results_have_the_dtype_that_jax_gives(dtype):
         np.testing.assert_allclose(np.asarray(got, "complex128"), wide, atol=300 * eps)
 
 
-def test_operands_are_promoted_and_results_widened_as_asked():
+def test_operands_are_promoted_and_results_widened_as_requested():
     a, b = draw(2, 3, dtype="bfloat16"), draw(3, 2, dtype="float32")
     assert matmul(a, b).dtype == jnp.matmul(a, b).dtype
     got = matmul(a, a.T, preferred_element_type=jnp.float32)
@@ -138,13 +138,13 @@ def test_operands_are_promoted_and_results_widened_as_asked():
 
 def test_all_of_jaxs_words_for_precisions_are_known():
     presets = jax.lax.DotAlgorithmPreset
-    for asked, taken in (
+    for requested, taken in (
         ("highest", "ieee"), ("float32", "ieee"), (jax.lax.Precision.HIGH, "3xtf32"),
         ("tensorfloat32", "tf32"), ("bfloat16", "tf32"), ("BF16_BF16_F32_X3", "3xtf32"),
         (presets.TF32_TF32_F32, "tf32"), (presets.F32_F32_F32, "ieee"),
         (presets.BF16_BF16_F32_X9, "ieee"), (("default", "high"), "3xtf32"),
     ):  # fmt: skip
-        assert products._precision(asked) == taken
+        assert products._precision(requested) == taken
     for preset in sorted(set(presets) - {presets.DEFAULT}, key=str):
         with jax.default_matmul_precision(preset.name):
             assert products._precision(None) in ("ieee", "3xtf32", "tf32")

@@ -26,7 +26,7 @@ X, W, BIAS = (torch.randn(shape, generator=_GENERATOR) for shape in ((4, 8), (8,
 
 
 def seen():
-    """Return the functions of unigemm that Dynamo was asked to trace as they ran."""
+    """Return the functions of unigemm that Dynamo traced as they ran."""
     codes = [code for each in input_codes.seen if (code := each()) is not None]
     return {code.co_name for code in codes if HOME in Path(code.co_filename).parents}
 

@@ -92,15 +92,15 @@ def test_an_operator_passes_what_pytorch_checks_of_one(name, args, options):
 @pytest.mark.parametrize(("name", "args", "options"), labelled())
 def test_gradients_are_those_of_finite_differences(name, args, options):
     op = getattr(ops, name)
-    places = [i for i, x in enumerate(args) if isinstance(x, torch.Tensor)]
+    indices = [i for i, x in enumerate(args) if isinstance(x, torch.Tensor)]
 
     def call(*tensors):
         given = list(args)
-        for i, x in zip(places, tensors, strict=True):
+        for i, x in zip(indices, tensors, strict=True):
             given[i] = x
         return op(*given, **options)
 
-    tensors = tuple(args[i] for i in places)
+    tensors = tuple(args[i] for i in indices)
     assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
     assert torch.autograd.gradgradcheck(call, tensors, fast_mode=True)
 
@@ -162,7 +162,7 @@ def test_each_activation_and_its_gradient_are_pytorchs(activation):
         strict=True,
     ):
         torch.testing.assert_close(one, two)
-    # The same where no gradient is asked for, and where the operator keeps nothing for it.
+    # The same where no gradient is wanted, and where the operator keeps nothing for it.
     with torch.no_grad():
         torch.testing.assert_close(ut.linear(x, w, b, activation=activation), theirs)
     kept = ops.linear_activation(x, w, b, activation)
@@ -210,11 +210,11 @@ def test_gated_activations_and_their_gradients_are_pytorchs(name, of_gate, layou
 
 @pytest.mark.parametrize("way", ["plain", "gradient", "again", "vector", "vmap", "forward"])
 def test_all_products_of_a_gated_layer_have_its_options(monkeypatch, way):
-    asked = []
+    seen = []
     real = products.matmul
 
     def recorded(*operands, **options):
-        asked.append({name: options.get(name) for name in told})
+        seen.append({name: options.get(name) for name in told})
         return real(*operands, **options)
 
     told = {"precision": "tf32", "deterministic": True, "backend": "numpy"}
@@ -240,8 +240,8 @@ def test_all_products_of_a_gated_layer_have_its_options(monkeypatch, way):
     expected = run()
     monkeypatch.setattr(products, "matmul", recorded)
     torch.testing.assert_close(run(), expected)
-    assert asked
-    assert [each for each in asked if each != told] == []
+    assert seen
+    assert [each for each in seen if each != told] == []
 
 
 @pytest.mark.parametrize("options", [{}, {"precision": "3xtf32"}])

@@ -143,8 +143,8 @@ def test_a_mapped_product_is_that_of_each(name, args, options):
 def test_gates_stand_beside_scales(kind, layout):
     x, w = ((draw(*shape, dtype=torch.float32) * 2).to(kind) for shape in ((5, 40), (12, 40)))
     rows, columns, bias = torch.rand(5, 1) / 8, torch.rand(1, 12) / 8, draw(12)
-    sums = x.double() @ w.double().T * rows * columns + bias
-    pairs = (sums[:, ::2], sums[:, 1::2]) if layout == "interleaved" else sums.chunk(2, -1)
+    acc = x.double() @ w.double().T * rows * columns + bias
+    pairs = (acc[:, ::2], acc[:, 1::2]) if layout == "interleaved" else acc.chunk(2, -1)
     expected = torch.nn.functional.silu(pairs[0]) * pairs[1]
     given = {"activation": "swiglu", "gate_layout": layout, "scale_a": rows, "scale_b": columns}
     got = ut.linear(x, w, bias, **given)

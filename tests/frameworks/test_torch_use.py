@@ -219,7 +219,7 @@ def test_a_training_step_agrees_with_torchs(dtype):
             torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 10)
         ).to(dtype)
 
-    def fused():
+    def with_bias():
         first, second = ut.Linear(32, 64, activation="gelu"), ut.Linear(64, 10)
         model = torch.nn.Sequential(first, torch.nn.Identity(), second).to(dtype)
         model.load_state_dict(network().state_dict())
@@ -238,17 +238,17 @@ def test_a_training_step_agrees_with_torchs(dtype):
         within = step(network(), dtype)
     assert used.calls == 5  # two forward; of the second layer two more, of the first one
     assert used.fallbacks == 0
-    for ours in (within, step(fused(), dtype)):
+    for ours in (within, step(with_bias(), dtype)):
         assert error_against(exact, ours) <= 2 * error_against(exact, theirs)
 
 
 def test_products_that_are_called_at_once_may_be_measured_first(monkeypatch):
-    """`autotuning` is asked for each kind of them, and for none behind its block."""
+    """`autotuning` tunes each kind of them, and for none behind its block."""
     from unigemm.tuning import online
 
-    asked = []
+    tuned = []
     monkeypatch.setattr(
-        online, "tune", lambda library, request, options, fusion, how: asked.append(fusion)
+        online, "tune", lambda library, request, options, fusion, how: tuned.append(fusion)
     )
     x, bias = torch.ones(4, 4), torch.ones(4)
     with torch.no_grad(), unigemm.autotuning():
@@ -256,8 +256,8 @@ def test_products_that_are_called_at_once_may_be_measured_first(monkeypatch):
         ut.matmul(x, x)
         ut.linear(x, x, bias)
     ut.bmm(x[None], x[None])
-    plain, fused = asked
-    assert (plain, fused.names) == (None, ("bias",))
+    plain, with_bias = tuned
+    assert (plain, with_bias.names) == (None, ("bias",))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

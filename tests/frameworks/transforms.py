@@ -228,12 +228,12 @@ def functions(name: str, taken: int, seed: int) -> tuple[Any, Any, torch.Tensor]
     values = [
         torch.randn(shape, generator=generator, dtype=torch.float64) for shape in operator.shapes
     ]
-    places = [i for i in range(len(values)) if taken >> i & 1]
+    indices = [i for i in range(len(values)) if taken >> i & 1]
 
     def of_vector(f):
         def g(x):
             args, start = list(values), 0
-            for i in places:
+            for i in indices:
                 size = math.prod(operator.shapes[i])
                 args[i] = x[start : start + size].reshape(operator.shapes[i])
                 start += size
@@ -241,5 +241,5 @@ def functions(name: str, taken: int, seed: int) -> tuple[Any, Any, torch.Tensor]
 
         return g
 
-    x = torch.cat([values[i].flatten() for i in places])
+    x = torch.cat([values[i].flatten() for i in indices])
     return of_vector(operator.ours), of_vector(operator.theirs), x

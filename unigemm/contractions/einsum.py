@@ -77,7 +77,7 @@ def einsum(
     is summed, that sum may be a product of its own, with the number one. `plan_einsum` shows all
     this for a call.
 
-    Types are those of `matmul`: the sums of int8 are int32.
+    Types are those of `matmul`: int8 gives int32.
 
     Examples
     --------

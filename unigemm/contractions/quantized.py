@@ -62,5 +62,5 @@ def rounded(request: Request, kind: DType, rank: int) -> Rounded:
         )
     inner = request._replace(quantize_out=None, dtype="float32")
     if kind is DType.INT8 and not (request.arguments() or request.scales()):
-        inner = inner._replace(alpha=1.0)  # by which sums of integers are rounded to float32
+        inner = inner._replace(alpha=1.0)  # which rounds accumulators of integers to float32
     return Rounded(inner, dtype, sharing)

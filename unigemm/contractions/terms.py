@@ -148,7 +148,7 @@ def _one(x: Term) -> Term:
 
 
 def _product(a: Term, b: Term, result: tuple[Index, ...], last: bool, multiply: Multiply) -> Term:
-    """Multiply two terms, after summing what one of them has alone and cannot be summed beside."""
+    """Multiply two terms, after summing what one of them has alone and cannot be summed with K."""
     name, own = summed_first(a.named, b.named, result)
     if name:
         x = a if name == "a" else b

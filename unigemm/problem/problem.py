@@ -26,7 +26,7 @@ __all__ = [
 #: The coarsest arithmetic that a caller accepts for float32 inputs, which a kernel may surpass.
 #: "ieee": multiplied as they are. "tf32": cut to TF32, whose significand has 10 explicit bits (a
 #: relative error of each below 2**-10). "3xtf32": each split into two TF32 numbers, and three of
-#: the four products summed: about float32's accuracy. Sums are in float32 always.
+#: the four products summed: about float32's accuracy. Accumulators are float32 always.
 Precision = Literal["ieee", "tf32", "3xtf32"]
 PRECISIONS: tuple[Precision, ...] = ("ieee", "tf32", "3xtf32")
 #: How the scales of an operand lie (see `unigemm.problem.block_scales`).

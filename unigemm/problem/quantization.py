@@ -130,7 +130,7 @@ def check_quantized(dtype: DType, name: str = "dtype") -> None:
 
 
 def check_source_of_results(dtype: DType, name: str) -> None:
-    """Refuse an operand of a type whose products are not quantised: its sums are no float32.
+    """Refuse an operand of a type whose products are not quantised: its accumulator is no float32.
 
     Raises
     ------
