@@ -99,7 +99,7 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
         np.clip((target.smem_per_block - room) // line, LEAST_STAGES, _MOST_STAGES)
         for room in (spare, adding)
     )
-    added = added // x.slice_k * x.slice_k  # equally many for each
+    added = added // x.slice_k * x.slice_k  # each slice has its own
     stages = np.where(x.cluster_k * x.slice_k > 1, added, whole)
     ctas = x.cluster_m * x.cluster_n * x.cluster_k
     at_once = np.array([clusters_at_once(target, c) * c for c in range(MAX_CLUSTER + 1)])
