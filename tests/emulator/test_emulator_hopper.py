@@ -686,10 +686,10 @@ def test_what_lies_behind_the_rows_of_a_small_tile_becomes_nan():
     ("change", "reason"),
     [
         (("64n8k16", "64n8k8"), "shape of wgmma"),
-        (("64n8k16", "64n16k16"), "8 registers of sums"),
+        (("64n8k16", "64n16k16"), "8 registers are expected"),
         ((".f32.bf16.bf16", ".f16.bf16.bf16"), "kind of wgmma"),
         ((".f32.bf16.bf16", ".f32.f16.bf16"), "kind of wgmma"),
-        ((".f32.bf16.bf16", ".f16.f16.f16"), "2 registers of sums"),
+        ((".f32.bf16.bf16", ".f16.f16.f16"), "2 registers are expected"),
         ((", 1, 1, 0, 0;", ", 1, 1;"), "number of operands"),
     ],
 )

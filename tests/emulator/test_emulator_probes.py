@@ -30,7 +30,7 @@ import unigemm
 from unigemm.emulator import device
 from unigemm.emulator.async_copy.tma import decode
 from unigemm.emulator.launch.host import missing
-from unigemm.emulator.tensor_core.tensor_sums import summed
+from unigemm.emulator.tensor_core.accumulation import accumulated
 
 PLACES = ("digests", "values", "maps", "answers")
 KEPT = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
@@ -204,7 +204,7 @@ def test_cuda_core_kernels_give_the_same_bits_as_on_the_device(dtype):
 def test_infinities_and_nan_reach_their_sums_and_zeros_do_not_matter(kinds):
     a, b, c = np.ones((4, 16)), np.ones((8, 16)), np.zeros((4, 8))
     a[0, 3], a[1, 2], a[2] = np.inf, np.nan, 0
-    found = summed(c, a, b, *kinds)
+    found = accumulated(c, a, b, *kinds)
     assert (found[0] == np.inf).all()
     assert np.isnan(found[1]).all()
     assert (found[2] == 0).all()

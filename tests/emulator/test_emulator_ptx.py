@@ -641,7 +641,7 @@ MMA = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r0, %r1, %r2, %r3}, {
         (("f32.f16.f16", "f32.f16.bf16"), "shape of mma is not known for these types"),
         (("m16n8k16", "m16n8k32"), "shape of mma"),
         (("row.col", "row.col.satfinite"), "the modifier .satfinite"),
-        (("m16n8k16", "m16n8k8"), "2 registers of .b32 are expected"),
+        (("m16n8k16", "m16n8k8"), "2 registers are expected"),
         (("f32.f16.f16", "f32.e4m3.e5m2"), "the target sm_80 has no such instruction"),
     ],
 )

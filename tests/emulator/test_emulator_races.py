@@ -272,15 +272,15 @@ def test_a_copy_is_there_for_those_that_waited_for_it():
 
 COMMIT = "wgmma.commit_group.sync.aligned;"
 HELD = {
-    "sums that are read": ("add.f32 %f1, %r40, %r40;", "holds the sums in %r40"),
-    "sums that are written": ("mov.b32 %r42, 0;", "holds the sums in %r42"),
-    "sums that are moved": ("@%p6 mov.b32 %r30, %r43;", "holds the sums in %r43"),
-    "sums that are stored": ("st.global.b32 [%d10], %r41;", "holds the sums in %r41"),
+    "accumulators that are read": ("add.f32 %f1, %r40, %r40;", "the accumulator in %r40"),
+    "accumulators that are written": ("mov.b32 %r42, 0;", "the accumulator in %r42"),
+    "accumulators that are moved": ("@%p6 mov.b32 %r30, %r43;", "the accumulator in %r43"),
+    "accumulators that are stored": ("st.global.b32 [%d10], %r41;", "the accumulator in %r41"),
 }
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_sums_are_not_touched_before_they_are_waited_for(name):
+def test_accumulators_are_not_touched_before_they_are_waited_for(name):
     touch, reason = HELD[name]
     touch = touch.replace("add.f32 %f1", "add.u32 %r30")
     text = product(PRODUCT.replace(COMMIT, f"{COMMIT}\nadd.u32 %r29, %r1, 1;\n{touch} // here"))
@@ -294,7 +294,7 @@ def test_sums_are_not_touched_before_they_are_waited_for(name):
 
 
 def test_a_wait_for_all_groups_but_one_leaves_one_in_flight():
-    """The sums of the first group may be read behind it, those of the second may not."""
+    """The accumulators of the first group may be read behind it, those of the second may not."""
     other = MMA.replace("%r40, %r41, %r42, %r43", "%r44, %r45, %r46, %r47")
     both = PRODUCT.replace("FIRST", f"{MMA}\n{COMMIT}").replace("SECOND", f"{other} // second")
     both = both.replace("%p6, 0, 0;", "%p7, 0, 0;")  # neither adds to what is there

@@ -807,13 +807,13 @@ def test_boxes_are_swizzled_in_units_of_32_bytes():
 
 def test_instruction_descriptors_are_read():
     found = instruction_of(0x08400010, "f16", 1)  # as CuTe DSL writes that of 128x256
-    assert (found.m, found.n, found.k, found.a, found.b, found.sums) == (
+    assert (found.m, found.n, found.k, found.a, found.b, found.acc) == (
         128, 256, 16, "f16", "f16", "f32",
     )  # fmt: skip
     found = instruction_of(
         instruction_word(256, 96, "e4m3", "e5m2", "f16", True, False, negate=2), "f8f6f4", 2
     )
-    assert (found.m, found.n, found.a, found.b, found.sums) == (256, 96, "e4m3", "e5m2", "f16")
+    assert (found.m, found.n, found.a, found.b, found.acc) == (256, 96, "e4m3", "e5m2", "f16")
     assert (found.a_k_major, found.b_k_major, found.a_sign, found.b_sign) == (False, True, 1, -1)
 
 

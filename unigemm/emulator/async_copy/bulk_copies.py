@@ -19,18 +19,14 @@ from ..ptx.faults import Fault, at_thread
 from ..ptx.ptx import Instruction
 from .bulk_stores import start_store
 from .mbarriers import barrier_at
-from .tma import arrival, bring, explain, multicast_places, threads_of, unready
+from .proxy import Source, arrival, bring, explain, requests, unready
+from .tma import multicast_offsets
 from .transfer import active, address_of, flat_shared
 
 __all__: list[str] = []
 
+_HINT = "L2::cache_hint"
 _INTEGERS = ("u32", "s32", "u64", "s64", "b32", "b64")
-
-
-def _known(b: Builder, parts: tuple[str, ...], *known: str) -> None:
-    for part in parts:
-        if part not in (*known, "L2::cache_hint"):
-            raise b.error(f"the modifier .{part} is not implemented")
 
 
 def _reduction(b: Builder, i: Instruction, after: int) -> tuple[str, Any]:
@@ -43,11 +39,11 @@ def _reduction(b: Builder, i: Instruction, after: int) -> tuple[str, Any]:
     return kind, update
 
 
-def _units(places: Any, size: int) -> Any:
-    return places + 16 * np.arange(size // 16, dtype=np.int64)
+def _units(first: int, size: int) -> Any:
+    return first + 16 * np.arange(size // 16, dtype=np.int64)
 
 
-def _shared_units(machine: Any, place: int, size: int) -> Any:
+def _shared_units(machine: Any, offset: int, size: int) -> Any:
     """Return the 16-byte units of a piece of shared memory.
 
     Raises
@@ -58,9 +54,10 @@ def _shared_units(machine: Any, place: int, size: int) -> Any:
     shared = machine.shared
     if size % 16 or not size:
         raise Fault(f"a bulk copy of {size} bytes is no multiple of 16")
-    if place % shared.pitch + size > shared.base + shared.size:
-        raise Fault(f"{size} bytes from shared address {place % shared.pitch} on are out of bounds")
-    return _units(place, size)
+    address = offset % shared.pitch
+    if address + size > shared.base + shared.size:
+        raise Fault(f"{size} bytes from shared address {address} on are out of bounds")
+    return _units(offset, size)
 
 
 # -- to shared memory ------------------------------------------------------------------------------
@@ -73,9 +70,8 @@ def load(b: Builder, i: Instruction) -> Op:
     if not outside and i.parts[3:5] != ("shared::cluster", "shared::cta"):
         raise b.error("this direction is not known")
     more = ("multicast::cluster",) if outside else ()
-    _known(b, i.parts[5:], "mbarrier::complete_tx::bytes", *more)
-    start = _load_global if outside else _load_shared
-    return _counted(b, i, start)
+    b.known(i.parts[5:], "mbarrier::complete_tx::bytes", _HINT, *more)
+    return _counted(b, i, _load_global if outside else _load_shared)
 
 
 @instruction("cp.reduce.async.bulk.shared::cluster")
@@ -84,22 +80,22 @@ def reduce_shared(b: Builder, i: Instruction) -> Op:
     kind, update = _reduction(b, i, 6)
     if i.parts[5] != "shared::cta" or kind not in _INTEGERS:
         raise b.error("this direction or type is not known")
-    _known(b, i.parts[6:], "mbarrier::complete_tx::bytes", kind, *NAMES)
+    b.known(i.parts[6:], "mbarrier::complete_tx::bytes", kind, *NAMES, _HINT)
 
     def start(machine: Any, source: int, size: int, targets: Any, line: int,
               who: tuple[int, int]) -> None:  # fmt: skip
-        ((place, signal),) = targets
-        units = _shared_units(machine, place, size)
+        ((offset, signal),) = targets
+        units = _shared_units(machine, offset, size)
         words, bad = unready(machine, units)
-        if machine.options.strict and bad.any():
-            raise Fault(f"the reduction updates {explain(machine, words, bad)}")
+        if bad.any():
+            machine.mistake(f"the reduction updates {explain(machine, words, bad)}")
 
         def join(new: Any) -> Any:
             native = DTYPES[kind]
             old = machine.shared.views[16].take(units // 16)
             return update(old.view(native), new.view(native)).view(carrier(16))
 
-        _later(machine, source, size, place, signal, line, who, join)
+        _later(machine, source, size, offset, signal, line, who, join)
 
     return _counted(b, i, start)
 
@@ -112,44 +108,39 @@ def _counted(b: Builder, i: Instruction, start: Any) -> Op:
     count, line = b.source(i.operands[2], "u32"), i.line
     mask = b.source(i.operands[4], "u16") if "multicast::cluster" in i.parts else None
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine, bases = g.machine, active(g.base, m, g)
         if outside:
             after_wait(g, m)
-        places = flat_shared(active(to(V), m, g), bases, g, 16, cluster=True)
+        offsets = flat_shared(active(to(V), m, g), bases, g, 16, cluster=True)
         signals = flat_shared(active(signal(V), m, g), bases, g, 8, cluster=True)
         sources = active(source(V), m, g)
         if not outside:
             sources = flat_shared(sources, bases, g, 16)
         sizes = active(V[count], m, g)
-        masks = None if mask is None else active(V[mask], m, g)
-        requested = set()
-        for n, who in enumerate(threads_of(m, g)):
-            row, place, size = who[0], int(places[n]), int(sizes[n])
-            key = (row, place, int(sources[n]), size)
-            if key in requested:
-                continue
-            requested.add(key)
-            targets = [(place, int(signals[n]))]
-            where = place % machine.shared.pitch
-            machine.record("load", f"{size} bytes to shared address {where}", line, row)
+        masks = 0 * sizes if mask is None else active(V[mask], m, g)
+        given = (x.tolist() for x in (offsets, signals, sources, sizes, masks))
+        for n, who, offset, barrier, address, size, chosen in requests(m, g, *given):
+            where = offset % machine.shared.pitch
+            machine.record("load", f"{size} bytes to shared address {where}", line, who[0])
             with at_thread(n):
-                if masks is not None:
-                    chosen = int(masks[n])
-                    targets = multicast_places(machine, chosen, int(bases[n]), *targets[0], False)
-                for end, barrier in targets:
-                    if end // machine.shared.pitch != barrier // machine.shared.pitch:
+                targets = [(offset, barrier)]
+                if mask is not None:
+                    own = who[0] // machine.geometry.warps
+                    targets = multicast_offsets(machine, own, chosen, offset, barrier, False)
+                for end, at in targets:
+                    if end // machine.shared.pitch != at // machine.shared.pitch:
                         raise Fault("the mbarrier is not in the CTA that the data goes to")
-                start(machine, int(sources[n]), size, targets, line, who)
+                start(machine, address, size, targets, line, who)
 
     return op
 
 
 def _load_global(machine: Any, source: int, size: int, targets: Any, line: int,
                  who: tuple[int, int]) -> None:  # fmt: skip
-    for place, signal in targets:
-        units = _shared_units(machine, place, size)
-        data = machine.memory.load(np.uint64(source) + _units(0, size).astype("u8"), 16)
+    for offset, signal in targets:
+        units = _shared_units(machine, offset, size)
+        data = machine.memory.load(_units(source, size).astype("u8"), 16)
         ticket = bring(machine, who, units, data)
         machine.counts.tma_loaded += size
         arrival(machine, barrier_at(machine, signal), size, ticket, line, who[0])
@@ -157,29 +148,22 @@ def _load_global(machine: Any, source: int, size: int, targets: Any, line: int,
 
 def _load_shared(machine: Any, source: int, size: int, targets: Any, line: int,
                  who: tuple[int, int]) -> None:  # fmt: skip
-    ((place, signal),) = targets
-    _later(machine, source, size, place, signal, line, who, lambda data: data)
+    ((offset, signal),) = targets
+    _later(machine, source, size, offset, signal, line, who, lambda data: data)
 
 
-def _later(machine: Any, source: int, size: int, place: int, signal: int, line: int,
+def _later(machine: Any, source: int, size: int, offset: int, signal: int, line: int,
            who: tuple[int, int], join: Any) -> None:  # fmt: skip
     """Start a copy between CTAs: both ends are as if in use until it is complete."""
-    shared, units = machine.shared, _shared_units(machine, source, size)
-    words, bad = unready(machine, units)
-    if machine.options.strict and bad.any():
-        raise Fault(f"the copy reads {explain(machine, words, bad)}")
-    to = _shared_units(machine, place, size)
-    if machine.order is not None:
-        machine.order.taken(*who, words[..., 0], "the copy")
+    shared = machine.shared
+    copied = Source.of(machine, _shared_units(machine, source, size), "the copy")
+    to = _shared_units(machine, offset, size)
+    machine.order.taken(*who, copied.words[..., 0], "the copy")
     ticket = bring(machine, who, to, shared.views[16].take(to // 16))
 
     def done() -> None:
-        now, _ = unready(machine, units)
-        if machine.options.strict and (now != words).any():
-            raise Fault(f"shared memory was overwritten before the copy of line {line} had read it")
-        if machine.order is not None:
-            machine.order.used(units, ticket)
-        shared.store(to, join(shared.views[16].take(units // 16)), 16, ticket)
+        early = f"before the copy of line {line} had read it"
+        shared.store(to, join(copied.read(machine, ticket, early)), 16, ticket)
 
     arrival(machine, barrier_at(machine, signal), size, ticket, line, who[0], done)
 
@@ -190,7 +174,7 @@ def _later(machine: Any, source: int, size: int, place: int, signal: int, line: 
 @instruction("cp.async.bulk.global")
 def store(b: Builder, i: Instruction) -> Op:
     """Store a piece of shared memory."""
-    _known(b, i.parts[4:], "shared::cta", "bulk_group")
+    b.known(i.parts[4:], "shared::cta", "bulk_group", _HINT)
     return _store(b, i, "", None)
 
 
@@ -198,7 +182,7 @@ def store(b: Builder, i: Instruction) -> Op:
 def reduce_global(b: Builder, i: Instruction) -> Op:
     """Add a piece of shared memory to device memory, or another of the operations."""
     kind, update = _reduction(b, i, 5)
-    _known(b, i.parts[5:], "shared::cta", "bulk_group", "noftz", kind, *NAMES)
+    b.known(i.parts[5:], "shared::cta", "bulk_group", "noftz", kind, *NAMES, _HINT)
     return _store(b, i, kind, update)
 
 
@@ -206,21 +190,16 @@ def _store(b: Builder, i: Instruction, kind: str, update: Any) -> Op:
     to, source = address_of(b, i.operands[0], "u64"), address_of(b, i.operands[1])
     count, line = b.source(i.operands[2], "u32"), i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         after_wait(g, m)
-        places = flat_shared(active(source(V), m, g), active(g.base, m, g), g, 16)
-        there, sizes = active(to(V), m, g), active(V[count], m, g)
-        requested = set()
-        for n, who in enumerate(threads_of(m, g)):
-            key = (who[0], int(there[n]), int(places[n]), int(sizes[n]))
-            if key in requested:
-                continue
-            requested.add(key)
+        offsets = flat_shared(active(source(V), m, g), active(g.base, m, g), g, 16)
+        given = (x.tolist() for x in (active(to(V), m, g), offsets, active(V[count], m, g)))
+        for n, who, address, offset, size in requests(m, g, *given):
             with at_thread(n):
-                units = _shared_units(machine, key[2], key[3])
-                write = _writer(machine, key[1], kind, update)
-                what = f"{key[3]} bytes from shared address {key[2] % machine.shared.pitch}"
+                units = _shared_units(machine, offset, size)
+                write = _writer(machine, address, kind, update)
+                what = f"{size} bytes from shared address {offset % machine.shared.pitch}"
                 start_store(machine, who, what, units, write, line)
 
     return op
@@ -246,15 +225,15 @@ def _writer(machine: Any, address: int, kind: str, update: Any) -> Any:
 @instruction("cp.async.bulk.prefetch.L2.global")
 def prefetch(b: Builder, i: Instruction) -> Op:
     """Check that memory is there: caches are not modelled."""
-    _known(b, i.parts[6:])
+    b.known(i.parts[6:], _HINT)
     source, count = address_of(b, i.operands[0], "u64"), b.source(i.operands[1], "u32")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         threads = zip(active(source(V), m, g), active(V[count], m, g), strict=True)
         for n, (address, size) in enumerate(threads):
             with at_thread(n):
                 if size % 16:
                     raise Fault(f"a bulk copy of {size} bytes is no multiple of 16")
-                g.machine.memory.load(address + _units(0, int(size)).astype("u8"), 16)
+                g.machine.memory.load(_units(int(address), int(size)).astype("u8"), 16)
 
     return op

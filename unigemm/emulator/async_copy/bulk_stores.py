@@ -5,15 +5,16 @@ That is as late as hardware may; what is overwritten in between is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.arithmetic import instruction, number_of
+from ..core.machine import at_end
 from ..core.program import Builder, Op
-from ..ptx.faults import Fault, at_thread
+from ..ptx.faults import at_thread
 from ..ptx.ptx import Instruction
-from .tma import explain, threads_of, unready
+from .proxy import Source, threads_of
 
 __all__ = ["start_store"]
 
@@ -26,15 +27,14 @@ class Store:
     ----------
     what
         Where to, for events.
-    units, words
-        The 16-byte units of shared memory, and who wrote them.
+    source
+        What is stored.
     write
         Takes the units and writes them.
     """
 
     what: str
-    units: Any
-    words: Any
+    source: Source
     write: Callable[[Any], None]
     line: int
 
@@ -49,49 +49,36 @@ def start_store(machine: Any, who: tuple[int, int], what: str, units: Any,
         Its source is not there yet.
     """
     machine.record("store", what, line, who[0])
-    words, bad = unready(machine, units)
-    if machine.options.strict and bad.any():
-        raise Fault(f"the store reads {explain(machine, words, bad)}")
-    if machine.order is not None:
-        machine.order.taken(*who, words[..., 0], "the store")
+    source = Source.of(machine, units, "the store")
+    machine.order.taken(*who, source.words[..., 0], "the store")
     open_group = _stores(machine).setdefault(who, [[]])[-1]
-    open_group.append(Store(what, units, words, write, line))
+    open_group.append(Store(what, source, write, line))
     machine.counts.tma_stored += 16 * units.size
 
 
 def _stores(machine: Any) -> dict[tuple[int, int], list[list[Store]]]:
     """Return the groups of stores of each thread; the last is open."""
-    if "stores" not in machine.extra:
-        machine.extra["stores"] = {}
-        machine.finishing.append(lambda: _check_end(machine))
-    return machine.extra["stores"]
+    return machine.extra.setdefault("stores", {})
 
 
 def _perform(machine: Any, who: tuple[int, int], store: Store) -> None:
-    words, _ = unready(machine, store.units)
-    if machine.options.strict and (words != store.words).any():
-        raise Fault(
-            f"shared memory was overwritten before the store of line {store.line} had read it"
-        )
-    if machine.order is not None:
-        machine.order.used(store.units, machine.writes.stores[who])
-    store.write(machine.shared.views[16].take(store.units // 16))
+    early = f"before the store of line {store.line} had read it"
+    store.write(store.source.read(machine, machine.writes.stores[who], early))
 
 
-def _check_end(machine: Any) -> None:
-    for (row, lane), groups in _stores(machine).items():
+@at_end
+def _unwaited(machine: Any) -> Iterator[tuple[str, int, int]]:
+    for who, groups in _stores(machine).items():
         for store in (store for group in groups for store in group):
-            if machine.options.strict:
-                text = "the kernel ends and no one waited for this store"
-                raise machine.blamed(text, store.line, row)
-            _perform(machine, (row, lane), store)
+            yield "the kernel ends and no one waited for this store", store.line, who[0]
+            _perform(machine, who, store)
 
 
 @instruction("cp.async.bulk.commit_group")
 def commit(b: Builder, i: Instruction) -> Op:
     """Close the group of the stores before."""
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         for who in threads_of(m, g):
             groups = _stores(g.machine).get(who)
             if groups is not None:
@@ -105,7 +92,7 @@ def wait(b: Builder, i: Instruction) -> Op:
     """Wait for all groups of stores but the last few; with .read only until they have read."""
     count = number_of(b, i)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         for n, who in enumerate(threads_of(m, g)):
             groups = _stores(g.machine).get(who, [])
             done = len(groups) - 1 - count

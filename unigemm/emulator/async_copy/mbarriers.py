@@ -7,6 +7,7 @@ when no arrivals are pending and the transaction count is zero.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from ..core.arithmetic import instruction
 from ..core.control import stop, unguarded
 from ..core.grid import RANK_SHIFT
+from ..core.machine import at_end
 from ..core.memory import Tickets
 from ..core.order import joined
 from ..core.program import Builder, Op
@@ -40,6 +42,8 @@ class Mbarrier:
     ----------
     count
         Arrivals of a phase.
+    number
+        That of what transfers bring; see `order`.
     pending, transactions
         Arrivals and bytes that the current phase still lacks.
     phase
@@ -52,8 +56,6 @@ class Mbarrier:
         Those of a transfer of the phase before that no one has waited for yet.
     announced
         Those of the last instruction that announced bytes.
-    number
-        That of what transfers bring; see `order`.
     told, known
         What the arrivals of the current phase tell, and what those learn who wait for the last.
     """
@@ -61,6 +63,7 @@ class Mbarrier:
     cta: int
     address: int
     count: int
+    number: int
     pending: int
     transactions: int = 0
     phase: int = 0
@@ -68,7 +71,6 @@ class Mbarrier:
     transfer: tuple[int, int] | None = None
     unseen: tuple[int, int] | None = None
     announced: tuple[int, int] | None = None
-    number: int = 0
     told: Any = None
     known: Any = None
 
@@ -82,26 +84,22 @@ class Mbarrier:
 
 
 def _barriers(machine: Any) -> dict[int, Mbarrier]:
-    if "mbarriers" not in machine.extra:
-        machine.extra["mbarriers"] = {}
-        if machine.options.strict:
-            machine.finishing.append(lambda: _check_end(machine))
-    return machine.extra["mbarriers"]
+    return machine.extra.setdefault("mbarriers", {})
 
 
-def barrier_at(machine: Any, place: int) -> Mbarrier:
-    """Return the mbarrier at a byte place of all shared memories.
+def barrier_at(machine: Any, offset: int) -> Mbarrier:
+    """Return the mbarrier at a byte offset in all shared memories.
 
     Raises
     ------
     Fault
         None was initialised there, or its CTA has ended.
     """
-    found = _barriers(machine).get(place)
-    if machine.options.strict and machine.has_ended(place // machine.shared.pitch):
-        raise Fault("the CTA whose mbarrier is signalled has ended")
+    found = _barriers(machine).get(offset)
+    if machine.has_ended(offset // machine.shared.pitch):
+        machine.mistake("the CTA whose mbarrier is signalled has ended")
     if found is None:
-        address = place % machine.shared.pitch
+        address = offset % machine.shared.pitch
         raise Fault(f"there is no mbarrier at shared address {address}: it was not initialised")
     return found
 
@@ -117,17 +115,16 @@ def advance(machine: Any, barrier: Mbarrier) -> None:
     if barrier.pending or barrier.transactions:
         return
     if barrier.transfer:
-        if barrier.unseen and machine.options.strict:
-            raise Fault(_unseen(barrier))
+        if barrier.unseen:
+            machine.mistake(_unseen(barrier))
         barrier.unseen = barrier.transfer
     barrier.transfer = None
     row = barrier.cta * machine.geometry.warps
     detail = f"phase {barrier.phase} of mbarrier {barrier.address}"
     machine.record("complete", detail, machine.line, row, hardware=True)
     barrier.phase += 1
-    barrier.known, barrier.told = joined(barrier.known, barrier.told), None
-    if barrier.number:
-        barrier.known = known_number(machine, barrier.number, barrier.phase, barrier.known)
+    told, barrier.told = joined(barrier.known, barrier.told), None
+    barrier.known = known_number(machine, barrier.number, barrier.phase, told)
     barrier.pending = barrier.count
     waiting, barrier.waiting = barrier.waiting, []
     machine.wake(waiting)
@@ -143,8 +140,7 @@ def _unseen(barrier: Mbarrier) -> str:
 
 def known_number(machine: Any, number: int, which: int, known: Any = None) -> Any:
     """Return what is known, and that a copy or product with a number has ended."""
-    order = machine.order
-    more = np.zeros(order.width, np.int32)
+    more = np.zeros(machine.order.width, np.int32)
     more[number] = which
     return joined(known, more)
 
@@ -182,15 +178,16 @@ def complete(machine: Any, barrier: Mbarrier, size: int, line: int, row: int) ->
     Fault
         The CTA that it goes to has ended.
     """
-    if machine.options.strict and machine.has_ended(barrier.cta):
-        raise Fault(f"no one waited for the transfer of line {line}: its CTA has ended")
+    if machine.has_ended(barrier.cta):
+        machine.mistake(f"no one waited for the transfer of line {line}: its CTA has ended")
     barrier.transactions -= size
     barrier.transfer = line, row
     advance(machine, barrier)
 
 
-def _check_end(machine: Any) -> None:
-    """Report transfers that are not waited for, and phases that lack bytes."""
+@at_end
+def _unwaited(machine: Any) -> Iterator[tuple[str, int, int]]:
+    """Yield transfers that are not waited for, and phases that lack bytes."""
     warps = machine.geometry.warps
     for barrier in _barriers(machine).values():
         if barrier.transactions:
@@ -200,50 +197,41 @@ def _check_end(machine: Any) -> None:
         else:
             continue
         last = machine.program.kernel.body[-1].line, barrier.cta * warps
-        culprit = barrier.unseen or barrier.transfer or barrier.announced or last
-        raise machine.blamed(text, *culprit)
+        yield text, *(barrier.unseen or barrier.transfer or barrier.announced or last)
 
 
-def _check(b: Builder, i: Instruction, first: int) -> None:
-    for part in i.parts[first:]:
-        if part not in _HINTS:
-            raise b.error(f"the modifier .{part} is not implemented")
-
-
-def _places(b: Builder, i: Instruction, operand: Any) -> Any:
-    """Compile the address of an mbarrier: to flat byte places of the active lanes."""
+def _offsets(b: Builder, i: Instruction, operand: Any) -> Any:
+    """Compile the address of an mbarrier: to flat byte offsets of the active lanes."""
     address = address_of(b, operand)
     cluster = "shared::cluster" in i.parts
     tells = "relaxed" not in i.parts  # else it orders nothing, but whoever sees it is behind it
 
-    def places(V: list[Any], m: Any, g: Any) -> Any:
+    def offsets(V: Any, m: Any, g: Any) -> Any:
         near = active(address(V), m, g)
         found = flat_shared(near, active(g.base, m, g), g, 8, cluster=cluster)
         if g.machine.reached is not None and tells:
             g.machine.reached.changes(g, m, found)
-        return found
+        return found.tolist()
 
-    return places
+    return offsets
 
 
 @instruction("mbarrier.init")
 def init(b: Builder, i: Instruction) -> Op:
     """Make an mbarrier."""
-    _check(b, i, 2)
-    places, count = _places(b, i, i.operands[0]), b.source(i.operands[1], "u32")
+    b.known(i.parts[2:], *_HINTS)
+    offsets, count = _offsets(b, i, i.operands[0]), b.source(i.operands[1], "u32")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         shared = g.machine.shared
-        numbers = active(V[count], m, g)
-        for n, (place, number) in enumerate(zip(places(V, m, g), numbers, strict=True)):
-            if not 0 < number <= _MAX_COUNT:
-                raise Fault(f"an mbarrier cannot be for {number} arrivals", n)
-            cta, address = divmod(int(place), shared.pitch)
-            made = Mbarrier(cta, address, int(number), int(number))
-            if g.machine.order is not None:
-                made.number = g.machine.order.number(cta * g.machine.geometry.warps)
-            _barriers(g.machine)[int(place)] = made
-            shared.words[place // 4 : place // 4 + 2] = Tickets.ALWAYS
+        numbers = active(V[count], m, g).tolist()
+        for n, (offset, arrivals) in enumerate(zip(offsets(V, m, g), numbers, strict=True)):
+            if not 0 < arrivals <= _MAX_COUNT:
+                raise Fault(f"an mbarrier cannot be for {arrivals} arrivals", n)
+            cta, address = divmod(offset, shared.pitch)
+            number = g.machine.order.number(cta * g.machine.geometry.warps)
+            _barriers(g.machine)[offset] = Mbarrier(cta, address, arrivals, number, arrivals)
+            shared.words[offset // 4 : offset // 4 + 2] = Tickets.ALWAYS
 
     return op
 
@@ -251,14 +239,14 @@ def init(b: Builder, i: Instruction) -> Op:
 @instruction("mbarrier.inval")
 def inval(b: Builder, i: Instruction) -> Op:
     """Unmake an mbarrier."""
-    _check(b, i, 2)
-    places = _places(b, i, i.operands[0])
+    b.known(i.parts[2:], *_HINTS)
+    offsets = _offsets(b, i, i.operands[0])
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
-        for n, place in enumerate(places(V, m, g)):
+    def op(V: Any, m: Any, g: Any) -> None:
+        for n, offset in enumerate(offsets(V, m, g)):
             with at_thread(n):
-                barrier_at(g.machine, int(place))
-            del _barriers(g.machine)[int(place)]
+                barrier_at(g.machine, offset)
+            del _barriers(g.machine)[offset]
 
     return op
 
@@ -267,9 +255,9 @@ def inval(b: Builder, i: Instruction) -> Op:
 def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
     """Arrive, maybe several times, maybe announcing bytes; the result is the phase.
 
-    With ``_drop`` the phases behind it expect so many arrivals less.
+    With ``_drop`` the phases behind it expect these arrivals no more.
     """
-    _check(b, i, 2)
+    b.known(i.parts[2:], *_HINTS)
     expects, drops = "expect_tx" in i.parts, i.parts[1] == "arrive_drop"
     tells = "relaxed" not in i.parts
     operands = i.operands
@@ -277,20 +265,20 @@ def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
     if result is not None:
         operands = operands[1:]
     d = None if result is None or result.type == "sink" else b.target(result, "b64")
-    places = _places(b, i, operands[0])
+    offsets = _offsets(b, i, operands[0])
     number = b.source(operands[1], "u32") if len(operands) > 1 else b.constant(1, "u32")
     line = i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         phases = []
-        numbers = active(V[number], m, g)
-        rows, flat = warps_of(m, g), places(V, m, g)  # in the epoch that `tell` ends
+        numbers = active(V[number], m, g).tolist()
+        rows, flat = warps_of(m, g), offsets(V, m, g)  # in the epoch that `tell` ends
         told = tell(g, m) if tells else {}
-        for n, (row, place) in enumerate(zip(rows, flat, strict=True)):
+        for n, (row, offset, given) in enumerate(zip(rows, flat, numbers, strict=True)):
             with at_thread(n):
-                barrier = barrier_at(g.machine, int(place))
+                barrier = barrier_at(g.machine, offset)
                 g.machine.record("arrive", f"at mbarrier {barrier.address}", line, row)
-                count, more = (1, int(numbers[n])) if expects else (int(numbers[n]), 0)
+                count, more = (1, given) if expects else (given, 0)
                 if expects:
                     barrier.announced = line, row
                 if drops:
@@ -305,16 +293,16 @@ def mbarrier_arrive(b: Builder, i: Instruction) -> Op:
 @instruction("mbarrier.expect_tx", "mbarrier.complete_tx")
 def transactions(b: Builder, i: Instruction) -> Op:
     """Change the transaction count."""
-    _check(b, i, 2)
+    b.known(i.parts[2:], *_HINTS)
     sign = 1 if i.parts[1] == "expect_tx" else -1
-    places, number = _places(b, i, i.operands[0]), b.source(i.operands[1], "u32")
+    offsets, number = _offsets(b, i, i.operands[0]), b.source(i.operands[1], "u32")
     line = i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
-        threads = zip(warps_of(m, g), places(V, m, g), active(V[number], m, g), strict=True)
-        for n, (row, place, value) in enumerate(threads):
+    def op(V: Any, m: Any, g: Any) -> None:
+        threads = zip(warps_of(m, g), offsets(V, m, g), active(V[number], m, g), strict=True)
+        for n, (row, offset, value) in enumerate(threads):
             with at_thread(n):
-                barrier = barrier_at(g.machine, int(place))
+                barrier = barrier_at(g.machine, offset)
                 barrier.transactions += sign * int(value)
                 barrier.announced = line, row
                 if sign < 0:
@@ -325,14 +313,13 @@ def transactions(b: Builder, i: Instruction) -> Op:
 
 def tell(g: Any, m: Any) -> dict[int, Any]:
     """Return what the active lanes of each warp can tell, and begin new epochs."""
-    machine, told = g.machine, {}
-    if machine.order is not None:
-        lanes = np.broadcast_to(m, (g.n, 32))
-        whole = (lanes | ~g.alive).all(-1)
-        for n, row in enumerate(range(g.lo, g.hi)):
-            if lanes[n].any():
-                told[row] = machine.order.release(row, None if whole[n] else lanes[n])
-        machine.writes.epoch(g.lo, g.hi)
+    told = {}
+    lanes = np.broadcast_to(m, (g.n, 32))
+    whole = (lanes | ~g.alive).all(-1)
+    for n, row in enumerate(range(g.lo, g.hi)):
+        if lanes[n].any():
+            told[row] = g.machine.order.release(row, None if whole[n] else lanes[n])
+    g.machine.writes.epoch(g.lo, g.hi)
     return told
 
 
@@ -341,32 +328,31 @@ def warps_of(m: Any, g: Any) -> list[int]:
     return (np.nonzero(np.broadcast_to(m, (g.n, 32)))[0] + g.lo).tolist()
 
 
-def _done(b: Builder, i: Instruction) -> Any:
-    """Compile the condition of a wait: a function of an mbarrier and the operand's value."""
+def _done(i: Instruction) -> tuple[str, Callable[[Mbarrier, int], bool]]:
+    """Return the type of a wait's operand, and its condition: of an mbarrier and the operand."""
     if "parity" in i.parts:
-        return "u32", lambda barrier, parity: (barrier.phase & 1) != (int(parity) & 1)
-    return "u64", lambda barrier, state: barrier.phase != int(state)
+        return "u32", lambda barrier, parity: barrier.phase & 1 != parity & 1
+    return "u64", lambda barrier, state: barrier.phase != state
 
 
 @instruction("mbarrier.test_wait")
 def test_wait(b: Builder, i: Instruction) -> Op:
     """Ask whether a phase is complete."""
-    _check(b, i, 2)
-    kind, done = _done(b, i)
-    p, places = b.target(i.operands[0], "pred"), _places(b, i, i.operands[1])
+    b.known(i.parts[2:], *_HINTS)
+    kind, done = _done(i)
+    p, offsets = b.target(i.operands[0], "pred"), _offsets(b, i, i.operands[1])
     value = b.source(i.operands[2], kind)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         found = []
-        numbers = active(V[value], m, g)
-        for n, (row, place) in enumerate(zip(warps_of(m, g), places(V, m, g), strict=True)):
+        numbers = active(V[value], m, g).tolist()
+        for n, (row, offset) in enumerate(zip(warps_of(m, g), offsets(V, m, g), strict=True)):
             with at_thread(n):
-                barrier = barrier_at(g.machine, int(place))
+                barrier = barrier_at(g.machine, offset)
             found.append(done(barrier, numbers[n]))
             if found[-1]:
                 barrier.unseen = None
-                if g.machine.order is not None:
-                    g.machine.order.acquire(row, barrier.known)
+                g.machine.order.acquire(row, barrier.known)
         scattered(V[p], m, np.array(found))
 
     return op
@@ -376,25 +362,24 @@ def test_wait(b: Builder, i: Instruction) -> Op:
 def try_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     """Wait until a phase is complete: it never gives up, so its answer is always true."""
     unguarded(b, i)
-    _check(b, i, 2)
-    kind, done = _done(b, i)
-    p, places = b.target(i.operands[0], "pred"), _places(b, i, i.operands[1])
+    b.known(i.parts[2:], *_HINTS)
+    kind, done = _done(i)
+    p, offsets = b.target(i.operands[0], "pred"), _offsets(b, i, i.operands[1])
     value = b.source(i.operands[2], kind)
     line = i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
-        flat, numbers = places(V, m, g), active(V[value], m, g)
+        numbers = active(V[value], m, g).tolist()
         rows = warps_of(m, g)
-        requested = dict.fromkeys(zip(rows, flat.tolist(), numbers.tolist(), strict=True))
+        requested = dict.fromkeys(zip(rows, offsets(V, m, g), numbers, strict=True))
         waits: dict[int, Mbarrier] = {}
-        for row, place, number in requested:
+        for row, offset, number in requested:
             with at_thread(rows.index(row)):
-                barrier = barrier_at(machine, place)
+                barrier = barrier_at(machine, offset)
             if done(barrier, number):
                 barrier.unseen = None
-                if machine.order is not None:
-                    machine.order.acquire(row, barrier.known)
+                machine.order.acquire(row, barrier.known)
                 machine.record("waited", f"for mbarrier {barrier.address}", line, row)
             else:
                 waits.setdefault(row, barrier)
@@ -415,19 +400,17 @@ def copies_arrive(b: Builder, i: Instruction) -> Op:
 
     The copies of a warp complete together. Without ``.noinc`` the phase lacks one arrival more.
     """
-    for part in i.parts[4:]:
-        if part not in ("noinc", "shared", "shared::cta", "b64"):
-            raise b.error(f"the modifier .{part} is not implemented")
-    places, more = _places(b, i, i.operands[0]), "noinc" not in i.parts
+    b.known(i.parts[4:], "noinc", "shared", "shared::cta", "b64")
+    offsets, more = _offsets(b, i, i.operands[0]), "noinc" not in i.parts
     line = i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         rows = warps_of(m, g)
-        counts = Counter(zip(rows, places(V, m, g).tolist(), strict=True))
-        for (row, place), count in counts.items():
+        counts = Counter(zip(rows, offsets(V, m, g), strict=True))
+        for (row, offset), count in counts.items():
             with at_thread(rows.index(row)):
-                barrier = barrier_at(machine, place)
+                barrier = barrier_at(machine, offset)
             barrier.pending += count * more
             tickets = machine.writes.track(row)
 
@@ -446,7 +429,7 @@ def copies_arrive(b: Builder, i: Instruction) -> Op:
 
 @instruction("mapa")
 def mapa(b: Builder, i: Instruction) -> Op:
-    """Return the address of the same place in another CTA of the cluster.
+    """Return the same address in another CTA of the cluster.
 
     The CTA need not exist: CUTLASS has lanes that do not use the address take one all the same.
     """
@@ -457,7 +440,7 @@ def mapa(b: Builder, i: Instruction) -> Op:
     d, x = b.target(i.operands[0], kind), b.source(i.operands[1], kind)
     rank = b.source(i.operands[2], "u32")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         low = V[x] - np.uint64(GENERIC_SHARED) if generic else V[x]
         inside = low & low.dtype.type((1 << RANK_SHIFT) - 1)
         found = inside + (

@@ -5,9 +5,6 @@ contiguous there, its 16-byte units mixed by a swizzle of the shared address. El
 tensor are read as zeros, and not written; but a store fills the 16 bytes that a row ends in. Loads
 of float32 as TF32 are rounded.
 
-Lanes of a warp that request the same thing request it once: the hardware's instructions (UTMALDG,
-UTMASTG) are run by a warp, not by its lanes, and compilers count on that.
-
 The descriptor (read off what CuTe DSL 4.8 writes, one input varied at a time, and off what the
 driver of an H200 wrote, see tests/emulator/probe_results.json):
 
@@ -41,25 +38,21 @@ from ..core.program import Builder, Op
 from ..core.rounding import tf32
 from ..ptx.faults import Fault, at_thread
 from ..ptx.ptx import Address, Instruction
-from .mbarriers import barrier_at, complete
+from .mbarriers import barrier_at
+from .proxy import arrival, bring, requests
 from .transfer import GENERIC_PARAM, active, address_of, flat_shared
 
 __all__ = [
     "Descriptor",
-    "arrival",
     "box_elements",
     "box_units",
-    "bring",
     "check_corner",
     "coordinates_of",
     "decode",
-    "explain",
-    "multicast_places",
+    "multicast_offsets",
     "rounded_to_tf32",
     "swizzled",
     "tensor_at",
-    "threads_of",
-    "unready",
 ]
 
 # Element type numbers to bytes and types. Up to 7 they are those of CUtensorMapDataType; the others
@@ -161,35 +154,17 @@ def decode(raw: bytes) -> Descriptor:
     return found
 
 
-def swizzled(places: Any, swizzle: int, *, coarse: bool = False) -> Any:
+def swizzled(addresses: Any, swizzle: int, *, coarse: bool = False) -> Any:
     """Mix the 16-byte units of shared addresses: bits 4-6 with bits 7-9, as wide as the swizzle.
 
     With `coarse` units of 32 bytes are mixed: bits 5 and 6 with bits 7 and 8.
     """
     if not swizzle:
-        return places
+        return addresses
     if coarse:
-        return places ^ (((places >> 7) & 3) << 5)
+        return addresses ^ (((addresses >> 7) & 3) << 5)
     mask = swizzle // 16 - 1
-    return places ^ (((places >> 7) & mask) << 4)
-
-
-def unready(machine: Any, places: Any) -> tuple[Any, Any]:
-    """Return the tickets of 16-byte units, and which units the asynchronous proxy must not read."""
-    words = machine.shared.words.take((places >> 2)[..., None] + np.arange(4))
-    return words, ~machine.shared.tickets.fenced.take(words).all(-1)
-
-
-def explain(machine: Any, words: Any, bad: Any) -> str:
-    """Say why the asynchronous proxy must not read units."""
-    tickets = machine.shared.tickets
-    seen = words[bad].reshape(-1)
-    worst = int(seen[int(np.argmin(tickets.fenced.take(seen)))])
-    if worst == 0:
-        return "shared memory that nothing wrote"
-    if tickets.readable[worst]:
-        return "shared memory written by ordinary stores with no fence.proxy.async behind them"
-    return "shared memory that an asynchronous copy writes and that was not waited for"
+    return addresses ^ (((addresses >> 7) & mask) << 4)
 
 
 def _descriptor(machine: Any, address: int) -> Descriptor:
@@ -240,9 +215,19 @@ def box_elements(d: Descriptor, at: tuple[int, ...], *, stored: bool = False) ->
     return addresses.reshape(-1, d.box[0]), inside.reshape(-1, d.box[0])
 
 
-def box_units(d: Descriptor, place: int) -> Any:
-    """Return the byte places of a box's 16-byte units in shared memory, in the box's order."""
-    units = place + 16 * np.arange(d.box_bytes // 16, dtype=np.int64)
+def box_units(machine: Any, d: Descriptor, offset: int, goes: str) -> Any:
+    """Return the byte offsets of a box's 16-byte units in shared memory, in the box's order.
+
+    Raises
+    ------
+    Fault
+        A box cannot be there.
+    """
+    shared = machine.shared
+    address = offset % shared.pitch
+    if offset % 128 or address + d.box_bytes > shared.base + shared.size:
+        raise Fault(f"a box of {d.box_bytes} bytes cannot {goes} shared address {address}")
+    units = offset + 16 * np.arange(d.box_bytes // 16, dtype=np.int64)
     return swizzled(units, d.swizzle, coarse=d.coarse)
 
 
@@ -253,17 +238,11 @@ def coordinates_of(b: Builder, operand: Any) -> Any:
     base = b.source(operand.base, "u64")
     slots = [b.source(x, "s32") for x in operand.coordinates.elements]
 
-    def read(V: list[Any], m: Any, g: Any) -> list[tuple[int, tuple[int, ...]]]:
+    def read(V: Any, m: Any, g: Any) -> list[tuple[int, tuple[int, ...]]]:
         columns = [active(V[s], m, g).tolist() for s in slots]
         return list(zip(active(V[base], m, g).tolist(), zip(*columns, strict=True), strict=True))
 
     return read
-
-
-def threads_of(m: Any, g: Any) -> Any:
-    """Return the warp and lane of each active lane."""
-    rows, lanes = np.nonzero(np.broadcast_to(m, (g.n, 32)))
-    return zip((rows + g.lo).tolist(), lanes.tolist(), strict=True)
 
 
 def tensor_at(machine: Any, address: int, at: tuple[int, ...], rank: int) -> Descriptor:
@@ -288,74 +267,58 @@ def load_box(b: Builder, i: Instruction) -> Op:
     parts = [part for part in i.parts if not part.startswith("cta_group::")]
     if parts[5] not in ("shared::cta", "shared::cluster") or parts[6] != "global":
         raise b.error("this direction is not known")
-    known = {"tile", "mbarrier::complete_tx::bytes", "multicast::cluster", "L2::cache_hint"}
-    for part in parts[7:]:
-        if part not in known:
-            raise b.error(f"the modifier .{part} is not implemented")
-    multicast = "multicast::cluster" in i.parts
+    multicast = "multicast::cluster"
+    b.known(parts[7:], "tile", "mbarrier::complete_tx::bytes", multicast, "L2::cache_hint")
     to, tensor = address_of(b, i.operands[0]), coordinates_of(b, i.operands[1])
     signal = address_of(b, i.operands[2])
-    mask_slot = b.source(i.operands[3], "u16") if multicast else None
+    mask_slot = b.source(i.operands[3], "u16") if multicast in parts else None
     line = i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         after_wait(g, m)
         bases = active(g.base, m, g)
-        near, there = active(to(V), m, g), active(signal(V), m, g)
-        places = flat_shared(near, bases, g, 16, cluster=True)
-        signals = flat_shared(there, bases, g, 8, cluster=True)
-        masks = None if mask_slot is None else active(V[mask_slot], m, g)
-        requested = set()
-        for n, (who, what) in enumerate(zip(threads_of(m, g), tensor(V, m, g), strict=True)):
-            row = who[0]
-            if (row, what, int(places[n])) in requested:
-                continue
-            requested.add((row, what, int(places[n])))
-            address, at = what
-            targets = [(int(places[n]), int(signals[n]))]
+        near = active(to(V), m, g)
+        offsets = flat_shared(near, bases, g, 16, cluster=True).tolist()
+        signals = flat_shared(active(signal(V), m, g), bases, g, 8, cluster=True).tolist()
+        masks = [None] * len(near) if mask_slot is None else active(V[mask_slot], m, g).tolist()
+        given = requests(m, g, tensor(V, m, g), offsets, signals, masks)
+        for n, who, (address, at), offset, barrier, mask in given:
+            targets = [(offset, barrier)]
             with at_thread(n):
                 d = tensor_at(machine, address, at, rank)
                 check_corner(d, at)
-                machine.record("load", f"{at} to shared address {near[n]}", line, row)
-                if masks is not None:
-                    mask = int(masks[n])
-                    targets = multicast_places(machine, mask, int(bases[n]), *targets[0], pair)
+                machine.record("load", f"{at} to shared address {near[n]}", line, who[0])
+                if mask is not None:
+                    own = who[0] // machine.geometry.warps
+                    targets = multicast_offsets(machine, own, mask, offset, barrier, pair)
                 _check_signals(machine, targets, pair)
                 _load(machine, d, at, targets, line, who)
 
     return op
 
 
-def multicast_places(
-    machine: Any, mask: int, base: int, place: int, signal: int, pair: bool
-) -> Any:
-    """Return the places in all CTAs of the mask.
+def multicast_offsets(machine: Any, own: int, mask: int, offset: int, signal: int,
+                      pair: bool) -> list[tuple[int, int]]:  # fmt: skip
+    """Return the offsets in all CTAs of the mask, of data and its mbarrier.
 
-    The mbarrier is at the same offset in each CTA; in a pair, in the even or the odd CTA of each,
+    The mbarrier is at the same address in each CTA; in a pair, in the even or the odd CTA of each,
     as the one that was named.
     """
-    pitch, size = machine.shared.pitch, machine.geometry.cluster_size
-    if not mask or mask >> size:
-        raise Fault(f"the multicast mask {mask:#x} does not fit a cluster of {size}")
-    own = base // pitch
-    first = own - (machine.first + own) % size
-    odd = signal // pitch - first & 1
+    pitch = machine.shared.pitch
+    first, odd = machine.cluster_ctas(own)[0], signal // pitch & 1
     found = []
-    for n in range(size):
-        if mask >> n & 1:
-            to = n & ~1 | odd if pair else n
-            found.append(
-                ((first + n) * pitch + place % pitch, (first + to) * pitch + signal % pitch)
-            )
+    for cta in machine.cluster_ctas(own, mask):
+        to = first + (cta - first & ~1 | odd) if pair else cta
+        found.append((cta * pitch + offset % pitch, to * pitch + signal % pitch))
     return found
 
 
 def _check_signals(machine: Any, targets: Any, pair: bool) -> None:
     """Check that each mbarrier is where the data goes: in the same CTA, or in its pair."""
     pitch = machine.shared.pitch
-    for place, signal in targets:
-        cta, other = place // pitch, signal // pitch
+    for offset, signal in targets:
+        cta, other = offset // pitch, signal // pitch
         if cta != other and not (pair and cta ^ 1 == other):
             text = "the mbarrier is not in the CTA that the data goes to, nor in its pair"
             raise Fault(text)
@@ -377,31 +340,12 @@ def _load(machine: Any, d: Descriptor, at: tuple[int, ...], targets: Any, line: 
         data = np.full((len(groups), 16), 0xFF, np.uint8)
         data[:, : 2 * d.bits] = groups
     units = data.reshape(-1).view(carrier(16))
-    shared = machine.shared
-    for place, signal in targets:
-        low = place % shared.pitch
-        if place % 128 or low + d.box_bytes > shared.base + shared.size:
-            raise Fault(f"a box of {d.box_bytes} bytes cannot go to shared address {low}")
+    for offset, signal in targets:
+        to = box_units(machine, d, offset, "go to")
         barrier = barrier_at(machine, signal)
-        ticket = bring(machine, who, box_units(d, place), units)
+        ticket = bring(machine, who, to, units)
         arrival(machine, barrier, d.moved_bytes, ticket, line, who[0])
         machine.counts.tma_loaded += d.moved_bytes
-
-
-def bring(machine: Any, who: tuple[int, int], places: Any, units: Any) -> int:
-    """Write 16-byte units for a copy that a thread has started; return their ticket.
-
-    Raises
-    ------
-    Fault
-        The thread is not behind all accesses of what is overwritten.
-    """
-    ticket: int = machine.shared.tickets.new(readable=False, fenced=False)
-    if machine.order is not None:
-        machine.order.in_flight(ticket)
-        machine.order.brought(who, places, ticket)
-    machine.shared.store(places, units, 16, ticket)
-    return ticket
 
 
 def rounded_to_tf32(bits: Any) -> Any:
@@ -414,41 +358,14 @@ def rounded_to_tf32(bits: Any) -> Any:
     return np.where(np.isnan(number), np.uint32(0x7FFFFFFF), tf32(number, "rn"))
 
 
-def arrival(machine: Any, barrier: Any, size: int, ticket: int, line: int, row: int,
-            first: Any = None) -> None:  # fmt: skip
-    """Let a transfer end some time later: its data may be read, and its bytes are counted.
-
-    Parameters
-    ----------
-    line, row
-        Where it was started.
-    first
-        Done before.
-    """
-
-    def done() -> None:
-        if first is not None:
-            first()
-        tickets = machine.shared.tickets
-        tickets.readable[ticket] = tickets.fenced[ticket] = True
-        tickets.belongs(ticket, barrier.number, barrier.phase + 1)
-        at = barrier.cta * machine.geometry.warps
-        machine.record("loaded", f"{size} bytes", line, at, hardware=True)
-        complete(machine, barrier, size, line, row)
-
-    machine.later(row, line, done)
-
-
 @instruction("cp.async.bulk.prefetch.tensor")
 def prefetch_box(b: Builder, i: Instruction) -> Op:
     """Check that a box can be brought: caches are not modelled."""
     rank = int(i.parts[5].rstrip("d"))
-    for part in i.parts[6:]:
-        if part not in ("L2", "global", "tile", "L2::cache_hint"):
-            raise b.error(f"the modifier .{part} is not implemented")
+    b.known(i.parts[6:], "L2", "global", "tile", "L2::cache_hint")
     tensor = coordinates_of(b, i.operands[0])
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         for n, (address, at) in enumerate(tensor(V, m, g)):
             with at_thread(n):
                 tensor_at(g.machine, address, at, rank)
@@ -463,7 +380,7 @@ def prefetch_tensormap(b: Builder, i: Instruction) -> Op:
         raise b.error("an address is expected")
     address = address_of(b, i.operands[0], "u64")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         for n, one in enumerate(active(address(V), m, g).tolist()):
             with at_thread(n):
                 _descriptor(g.machine, one)

@@ -9,14 +9,14 @@ import numpy as np
 from ..core.arithmetic import INSTRUCTIONS, instruction, number_of
 from ..core.dependency import after_wait
 from ..core.grid import RANK_SHIFT
-from ..core.memory import carrier
+from ..core.memory import carrier, words_of
 from ..core.order import load_shared, store_shared
 from ..core.program import DTYPES, Builder, Op, width_of
 from ..core.updates import NAMES, update_of
 from ..ptx.faults import Fault
 from ..ptx.ptx import Address, Immediate, Instruction, Register, Symbol, Vector
 
-__all__ = ["INSTRUCTIONS", "address_of", "flat_shared"]
+__all__ = ["INSTRUCTIONS", "address_of", "elements_of", "flat_shared"]
 
 GENERIC_SHARED = 0x7E00_0000_0000_0000  # windows of the generic address space
 GENERIC_PARAM = 0x7D00_0000_0000_0000
@@ -58,24 +58,30 @@ def address_of(b: Builder, operand: Any, kind: str = "u32") -> Any:
         raise b.error("an address in [ ] is expected")
     base, offset = operand.base, operand.offset
     dtype = DTYPES[kind]
-    if isinstance(base, Symbol) and base.name in b.shared_places:
-        place = b.source(base, kind)
-        ahead = np.array(offset % (1 << 8 * width_of(kind)), dtype)
-        return lambda V: V[place] + ahead
-    if isinstance(base, (Symbol, Immediate)):
-        value = base.value if isinstance(base, Immediate) else b.address_of(base)
-        constant = np.array((value + offset) % (1 << 8 * np.dtype(dtype).itemsize), dtype)
+    if isinstance(base, Symbol) and base.name in b.shared_offsets:
+        held = kind
+    elif isinstance(base, (Symbol, Immediate)):
+        offset += base.value if isinstance(base, Immediate) else b.address_of(base)
+        constant = np.array(offset % (1 << 8 * width_of(kind)), dtype)
         return lambda V: constant
-    if not isinstance(base, Register):
+    elif isinstance(base, Register):
+        held = "u64" if b.storage(base) == 8 else "u32"
+    else:
         raise b.error("an address must be a register, a name or a number")
-    held = "u64" if b.storage(base) == 8 else "u32"
-    slot = b.source(base, held)
-    step = np.array(offset % (1 << 8 * width_of(kind)), dtype)
+    slot, step = b.source(base, held), np.array(offset % (1 << 8 * width_of(kind)), dtype)
     if held == kind and not offset:
         return lambda V: V[slot]
     if held == kind:
         return lambda V: V[slot] + step
     return lambda V: V[slot].astype(dtype) + step
+
+
+def elements_of(b: Builder, operand: Any, count: int) -> tuple[Any, ...]:
+    """Return the elements of a vector, which are this many, or what stands alone."""
+    elements = operand.elements if isinstance(operand, Vector) else (operand,)
+    if len(elements) != count:
+        raise b.error(f"{count} registers are expected")
+    return elements
 
 
 def active(values: Any, m: Any, g: Any) -> Any:
@@ -94,7 +100,7 @@ def scattered(target: Any, m: Any, values: Any) -> None:
 
 
 def flat_shared(addresses: Any, bases: Any, g: Any, width: int, *, cluster: bool = False) -> Any:
-    """Return byte places in all shared memories, of flat addresses of active lanes.
+    """Return byte offsets in all shared memories, of flat addresses of active lanes.
 
     Raises
     ------
@@ -105,22 +111,19 @@ def flat_shared(addresses: Any, bases: Any, g: Any, width: int, *, cluster: bool
     ranks = addresses >> np.uint32(RANK_SHIFT)
     if g.machine.geometry.cluster_size > 1 or ranks.any():
         named = g.machine.cluster_bases(bases, ranks)
-        if not cluster and (named != bases).any():
-            lane = int(np.argmax(named != bases))
-            raise Fault("an address in another CTA's shared memory needs .shared::cluster", lane)
-        if g.machine.options.strict:
-            _check_running(g.machine, named, bases)
+        away = named != bases
+        if away.any():
+            if not cluster:
+                text = "an address in another CTA's shared memory needs .shared::cluster"
+                raise Fault(text, int(np.argmax(away)))
+            for base in np.unique(named[away]).tolist():
+                if g.machine.has_ended(base // shared.pitch):
+                    text = "the CTA whose shared memory an address is in has ended"
+                    g.machine.mistake(text, int(np.argmax(named == base)))
         bases = named
         addresses = addresses & np.uint32((1 << RANK_SHIFT) - 1)
     shared.check(addresses, width)
     return addresses + bases
-
-
-def _check_running(machine: Any, named: Any, own: Any) -> None:
-    for base in np.unique(named[named != own]).tolist():
-        if machine.has_ended(base // machine.shared.pitch):
-            text = "the CTA whose shared memory an address is in has ended"
-            raise Fault(text, int(np.argmax(named == base)))
 
 
 @instruction("ld", "ldu")
@@ -128,9 +131,7 @@ def load(b: Builder, i: Instruction) -> Op:
     """Load, from any state space."""
     space, kind, count = _modifiers(b, i)
     to, where = i.operands
-    elements = to.elements if isinstance(to, Vector) else (to,)
-    if len(elements) != count:
-        raise b.error(f"{count} results are expected")
+    elements = elements_of(b, to, count)
     if space == "param":
         return _load_parameter(b, elements, where, kind)
     width = width_of(kind)
@@ -141,7 +142,7 @@ def load(b: Builder, i: Instruction) -> Op:
     each = chunk // width
     native = DTYPES[kind]
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         for c in range(chunks):
             raw = reader(V, m, g, c * chunk)
             parts = raw.view(native).reshape(-1, each)
@@ -179,7 +180,7 @@ def _load_parameter(b: Builder, elements: Any, where: Any, kind: str) -> Op:
         for n, e in enumerate(elements)
     ]  # fmt: skip
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         for d, x in pairs:
             np.copyto(V[d], V[x], where=m)
 
@@ -197,30 +198,29 @@ def _reader(b: Builder, space: str, where: Any, width: int, ordered: bool) -> An
         address = address_of(b, where)
         cluster = space == "shared::cluster"
 
-        def shared(V: list[Any], m: Any, g: Any, ahead: int) -> Any:
+        def shared(V: Any, m: Any, g: Any, ahead: int) -> Any:
             flat = active(address(V), m, g) + np.uint32(ahead)
-            places = flat_shared(flat, active(g.base, m, g), g, width, cluster=cluster)
-            g.machine.counts.access(places, m, (g.n, 32), width)
-            return load_shared(g, m, places, width, ordered)
+            offsets = flat_shared(flat, active(g.base, m, g), g, width, cluster=cluster)
+            g.machine.counts.access(offsets, m, (g.n, 32), width)
+            return load_shared(g, m, offsets, width, ordered)
 
         return shared
     address = address_of(b, where, "u64")
     if space == "local":
 
-        def local(V: list[Any], m: Any, g: Any, ahead: int) -> Any:
-            view, places = g.machine.local_places(active(address(V), m, g), m, g, ahead, width)
-            return view[places]
+        def local(V: Any, m: Any, g: Any, ahead: int) -> Any:
+            view, indices = g.machine.local_elements(active(address(V), m, g), m, g, ahead, width)
+            return view[indices]
 
         return local
     if space == "const":
         raise b.error("constant memory is not implemented")
     generic = space == "generic"
 
-    def plain(V: list[Any], m: Any, g: Any, ahead: int) -> Any:
+    def plain(V: Any, m: Any, g: Any, ahead: int) -> Any:
         flat = active(address(V), m, g) + np.uint64(ahead)
         if generic and (flat >= GENERIC_PARAM).any():
-            places = _generic_shared(flat, m, g, width)
-            return load_shared(g, m, places, width, ordered)
+            return load_shared(g, m, _generic_shared(flat, m, g, width), width, ordered)
         after_wait(g, m)
         return g.machine.memory.load(flat, width)
 
@@ -240,18 +240,15 @@ def store(b: Builder, i: Instruction) -> Op:
     """Store, to any state space."""
     space, kind, count = _modifiers(b, i)
     where, what = i.operands
-    elements = what.elements if isinstance(what, Vector) else (what,)
-    if len(elements) != count:
-        raise b.error(f"{count} values are expected")
     width = width_of(kind)
-    sources = [_wide_register(b, e, kind, target=False) for e in elements]
+    sources = [_wide_register(b, e, kind, target=False) for e in elements_of(b, what, count)]
     chunk = min(width * count, 16)
     each = chunk // width
     writer = _writer(b, space, where, chunk, _ordered(i))
     native = DTYPES[kind]
     raw = np.dtype(f"u{width}")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         for c in range(width * count // chunk):
             pieces = []
             for n in range(each):
@@ -270,30 +267,29 @@ def _writer(b: Builder, space: str, where: Any, width: int, ordered: bool) -> An
         address = address_of(b, where)
         cluster = space == "shared::cluster"
 
-        def shared(V: list[Any], m: Any, g: Any, ahead: int, values: Any) -> None:
+        def shared(V: Any, m: Any, g: Any, ahead: int, values: Any) -> None:
             flat = active(address(V), m, g) + np.uint32(ahead)
-            places = flat_shared(flat, active(g.base, m, g), g, width, cluster=cluster)
-            g.machine.counts.access(places, m, (g.n, 32), width)
-            store_shared(g, m, places, width, values, ordered)
+            offsets = flat_shared(flat, active(g.base, m, g), g, width, cluster=cluster)
+            g.machine.counts.access(offsets, m, (g.n, 32), width)
+            store_shared(g, m, offsets, width, values, ordered)
 
         return shared
     address = address_of(b, where, "u64")
     if space == "local":
 
-        def local(V: list[Any], m: Any, g: Any, ahead: int, values: Any) -> None:
-            view, places = g.machine.local_places(active(address(V), m, g), m, g, ahead, width)
-            view[places] = values
+        def local(V: Any, m: Any, g: Any, ahead: int, values: Any) -> None:
+            view, indices = g.machine.local_elements(active(address(V), m, g), m, g, ahead, width)
+            view[indices] = values
 
         return local
     if space in ("param", "const"):
         raise b.error("it cannot be written")
     generic = space == "generic"
 
-    def plain(V: list[Any], m: Any, g: Any, ahead: int, values: Any) -> None:
+    def plain(V: Any, m: Any, g: Any, ahead: int, values: Any) -> None:
         flat = active(address(V), m, g) + np.uint64(ahead)
         if generic and (flat >= GENERIC_PARAM).any():
-            places = _generic_shared(flat, m, g, width)
-            store_shared(g, m, places, width, values, ordered)
+            store_shared(g, m, _generic_shared(flat, m, g, width), width, values, ordered)
         else:
             after_wait(g, m)
             g.machine.memory.store(flat, values, width)
@@ -317,7 +313,7 @@ def cvta(b: Builder, i: Instruction) -> Op:
     d, x = b.target(i.operands[0], "u64"), b.source(i.operands[1], "u64")
     step = np.array((-window if back else window) % (1 << 64), np.uint64)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         np.add(V[x], step, V[d], where=m)
 
     return op
@@ -341,60 +337,52 @@ def atomic(b: Builder, i: Instruction) -> Op:
     update = update_of(name, kind)
     if update is None and (name not in ("exch", "cas") or not returns):
         raise b.error(f"there is no {i.parts[0]}.{name}.{kind}")
-    sources = [_elements(b, x, count) for x in i.operands[2 if returns else 1 :]]
+    sources = [elements_of(b, x, count) for x in i.operands[2 if returns else 1 :]]
     if len(sources) != (2 if name == "cas" else 1):
         raise b.error("the number of operands is wrong")
-    d = [b.target(x, kind) for x in _elements(b, i.operands[0], count)] if returns else None
+    d = [b.target(x, kind) for x in elements_of(b, i.operands[0], count)] if returns else None
     slots = [[b.source(x, kind) for x in elements] for elements in sources]
     where = i.operands[1 if returns else 0]
-    places_of = _places(b, space, where, width_of(kind), count)
+    accessed = _accessed(b, space, where, width_of(kind), count)
     native = DTYPES[kind]
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
-        view, places = places_of(V, m, g)
+    def op(V: Any, m: Any, g: Any) -> None:
+        view, indices = accessed(V, m, g)
         view = view.view(native)
         for n in range(count):
             values = [active(V[each[n]], m, g) for each in slots]
             if d is None and isinstance(update, np.ufunc):
-                update.at(view, places + n, values[0])
+                update.at(view, indices + n, values[0])
                 continue
-            before = _one_by_one(view, places + n, values, name, update)
+            before = _one_by_one(view, indices + n, values, name, update)
             if d is not None:
                 scattered(V[d[n]], m, before)
 
     return op
 
 
-def _elements(b: Builder, operand: Any, count: int) -> tuple[Any, ...]:
-    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    if len(elements) != count:
-        raise b.error(f"{count} values are expected")
-    return elements
-
-
-def _one_by_one(view: Any, places: Any, values: Any, name: str, update: Any) -> Any:
+def _one_by_one(view: Any, indices: Any, values: Any, name: str, update: Any) -> Any:
     """Update elements in order; return what was there before each."""
-    before = np.empty(len(places), view.dtype)
-    for n, place in enumerate(places):
-        old = before[n] = view[place]
+    before = np.empty(len(indices), view.dtype)
+    for n, index in enumerate(indices):
+        old = before[n] = view[index]
         if name == "cas":
-            view[place] = values[1][n] if old == values[0][n] else old
+            view[index] = values[1][n] if old == values[0][n] else old
         else:
-            view[place] = values[0][n] if update is None else update(old, values[0][n])
+            view[index] = values[0][n] if update is None else update(old, values[0][n])
     return before
 
 
-def _places(b: Builder, space: str, where: Any, width: int, count: int) -> Any:
+def _accessed(b: Builder, space: str, where: Any, width: int, count: int) -> Any:
     if space in ("global", "generic"):
         address = address_of(b, where, "u64")
 
-        def outside(V: list[Any], m: Any, g: Any) -> Any:
+        def outside(V: Any, m: Any, g: Any) -> Any:
             flat = active(address(V), m, g)
             after_wait(g, m)
-            view, places = g.machine.memory.places(flat, width)
             if count > 1:
-                g.machine.memory.places(flat, width * count)  # all of it is there, and aligned
-            return view, places
+                g.machine.memory.elements(flat, width * count)  # all of it is there, and aligned
+            return g.machine.memory.elements(flat, width)
 
         return outside
     if not space.startswith("shared") or count > 1:
@@ -402,15 +390,14 @@ def _places(b: Builder, space: str, where: Any, width: int, count: int) -> Any:
     near = address_of(b, where)
     cluster = space == "shared::cluster"
 
-    def inside(V: list[Any], m: Any, g: Any) -> Any:
+    def inside(V: Any, m: Any, g: Any) -> Any:
         shared = g.machine.shared
         flat = active(near(V), m, g)
-        places = flat_shared(flat, active(g.base, m, g), g, width, cluster=cluster)
+        offsets = flat_shared(flat, active(g.base, m, g), g, width, cluster=cluster)
         if g.machine.reached is not None:
-            g.machine.reached.changes(g, m, places)
-        if shared.strict:
-            shared.readable(places, width)
-        return shared.views[width], places // width
+            g.machine.reached.changes(g, m, offsets)
+        shared.readable(shared.words.take(words_of(offsets, width)))
+        return shared.views[width], offsets // width
 
     return inside
 
@@ -439,17 +426,16 @@ def copy_async(b: Builder, i: Instruction) -> Op:
     to, what = address_of(b, operands[0]), address_of(b, operands[1], "u64")
     have = b.source(operands[3], "u32") if len(operands) > 3 else None
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
-        near = active(to(V), m, g)
-        places = flat_shared(near, active(g.base, m, g), g, width)
+        offsets = flat_shared(active(to(V), m, g), active(g.base, m, g), g, width)
         far = active(what(V), m, g)
         after_wait(g, m)
         if have is None:
             data = machine.memory.load(far, width)
         else:
             data = _partial(machine.memory, far, active(V[have], m, g), width)
-        store_shared(g, m, places, width, data, True, active(g.copy_tickets(), m, g))
+        store_shared(g, m, offsets, width, data, True, active(g.copy_tickets(), m, g))
 
     return op
 
@@ -477,7 +463,7 @@ def _partial(memory: Any, far: Any, have: Any, width: int) -> Any:
 def commit_group(b: Builder, i: Instruction) -> Op:
     """Close the group of the copies before."""
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         g.machine.converged(g, m, "cp.async.commit_group")
         g.machine.writes.commit(g.lo, g.hi)
 
@@ -490,7 +476,7 @@ def wait_group(b: Builder, i: Instruction) -> Op:
     everything = i.parts[2] == "wait_all"
     keep = 0 if everything else number_of(b, i)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         g.machine.converged(g, m, "cp.async.wait_group")
         if everything:
             g.machine.writes.commit(g.lo, g.hi)

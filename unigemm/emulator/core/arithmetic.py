@@ -32,9 +32,7 @@ def instruction(*names: str) -> Callable[[Any], Any]:
 
 def check(b: Builder, i: Instruction, known: set[str], count: int | None = None) -> None:
     """Refuse modifiers and numbers of operands that a builder does not know."""
-    for part in i.parts[1:]:
-        if part not in known and part not in DTYPES:
-            raise b.error(f"the modifier .{part} is not implemented")
+    b.known(i.parts[1:], *known, *DTYPES)
     if count is not None and len(i.operands) != count:
         raise b.error(f"it takes {count} operands")
 
@@ -55,13 +53,13 @@ def ufunc(function: Any, kind: str, b: Builder, i: Instruction) -> Op:
     if len(sources) == 1:
         (x,) = sources
 
-        def unary(V: list[Any], m: Any, g: Any) -> None:
+        def unary(V: Any, m: Any, g: Any) -> None:
             function(V[x], out=V[d], where=m)
 
         return unary
     x, y = sources
 
-    def binary(V: list[Any], m: Any, g: Any) -> None:
+    def binary(V: Any, m: Any, g: Any) -> None:
         function(V[x], V[y], out=V[d], where=m)
 
     return binary
@@ -76,7 +74,7 @@ def computed(function: Any, kinds: str | tuple[str, ...], result: str, b: Builde
     d = b.target(i.operands[0], result)
     sources = [b.source(x, kind) for x, kind in zip(operands, kinds, strict=True)]
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         np.copyto(V[d], function(*[V[x] for x in sources]), where=m, casting="unsafe")
 
     return op
@@ -245,7 +243,7 @@ def mad(b: Builder, i: Instruction) -> Op:
     x, y = (b.source(operand, kind) for operand in i.operands[1:3])
     z = b.source(i.operands[3], result)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         np.add(product(V[x], V[y]), V[z], V[d], where=m, casting="unsafe")
 
     return op
@@ -336,13 +334,13 @@ def fma(b: Builder, i: Instruction) -> Op:
     function = rounding.fma32 if kind == "f32" else rounding.fma64
     if narrow_kind == "bf16":
 
-        def mixed(V: list[Any], m: Any, g: Any) -> None:
+        def mixed(V: Any, m: Any, g: Any) -> None:
             left, right = rounding.from_bf16(V[x]), rounding.from_bf16(V[y])
             np.copyto(V[d], function(left, right, V[z]), where=m)
 
         return mixed
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         np.copyto(V[d], function(V[x], V[y], V[z]), where=m)
 
     return op
@@ -389,13 +387,13 @@ def shift(b: Builder, i: Instruction) -> Op:
     if isinstance(i.operands[2], Immediate) and 0 <= i.operands[2].value < width:
         y = b.constant(i.operands[2].value, kind)
 
-        def fixed(V: list[Any], m: Any, g: Any) -> None:
+        def fixed(V: Any, m: Any, g: Any) -> None:
             function(V[x], V[y], out=V[d], where=m)
 
         return fixed
     amount = b.source(i.operands[2], "u32")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         by = np.minimum(V[amount], width - 1).astype(dtype)
         done = function(V[x], by)
         if left or dtype(0) - dtype(1) > 0:
@@ -463,13 +461,13 @@ def setp(b: Builder, i: Instruction) -> Op:
     x, y = (b.source(operand, kind) for operand in i.operands[1:3])
     if join is None and q is None and isinstance(compare, np.ufunc):
 
-        def simple(V: list[Any], m: Any, g: Any) -> None:
+        def simple(V: Any, m: Any, g: Any) -> None:
             compare(V[x], V[y], V[p], where=m)
 
         return simple
     z = b.source(i.operands[3], "pred") if join is not None else p
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         found = compare(V[x], V[y])
         opposite = ~found
         if join is not None:

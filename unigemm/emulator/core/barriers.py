@@ -66,7 +66,7 @@ class NamedBarriers:
         Learns what happens before what.
     """
 
-    def __init__(self, warps: int, wake: Callable[[list[int]], None], order: Order | None) -> None:
+    def __init__(self, warps: int, wake: Callable[[list[int]], None], order: Order) -> None:
         self.warps, self.wake, self.order = warps, wake, order
         self._barriers: dict[tuple[int, int], Barrier] = {}
 
@@ -88,15 +88,13 @@ class NamedBarriers:
         barrier.arrived += 32
         if barrier.arrived > threads:
             raise Fault(f"more than {threads} threads come to barrier {number}")
-        if self.order is not None:
-            barrier.told = joined(barrier.told, self.order.release(row))
+        barrier.told = joined(barrier.told, self.order.release(row))
         if barrier.arrived == threads:
             barrier.arrived = 0
             waiting, barrier.waiting = barrier.waiting, []
             told, barrier.told = barrier.told, None
-            if self.order is not None:
-                for learner in (*waiting, row)[: len(waiting) + wait]:
-                    self.order.acquire(learner, told)
+            for learner in (*waiting, row)[: len(waiting) + wait]:
+                self.order.acquire(learner, told)
             self.wake(waiting)
             return False
         if wait:

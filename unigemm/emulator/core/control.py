@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from ..ptx.flow import EXIT, Segment
 from ..ptx.ptx import Immediate, Instruction, Operand, Symbol
 from .arithmetic import instruction
 from .divergence import branch, leave
+from .machine import at_end
 from .order import joined
 from .program import Builder, Op
 
@@ -64,7 +65,7 @@ def bra(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     if holds is None:
         return lambda V, m, g: g.machine.go(g, target)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         taken = holds(V)
         here = taken if m is True else taken & m
         if not here.any():
@@ -91,7 +92,7 @@ def trap(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     """Fail, where the guard holds."""
     holds = guard(b, i)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         if holds is None or (holds(V) & m).any():
             raise Fault("the kernel traps")
         g.machine.go(g, follow)
@@ -104,7 +105,7 @@ def _barrier(b: Builder, operands: Sequence[Operand]) -> Any:
     number = b.source(operands[0], "u32")
     count = b.source(operands[1], "u32") if len(operands) > 1 else None
 
-    def read(V: list[Any], m: Any, g: Any) -> tuple[Any, Any]:
+    def read(V: Any, m: Any, g: Any) -> tuple[Any, Any]:
         shape = (g.n, 32)
         threads = g.machine.geometry.warps * 32
         numbers = np.broadcast_to(V[number], shape)
@@ -128,7 +129,7 @@ def bar_sync(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     unguarded(b, i)
     read, line = _barrier(b, i.operands), i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         machine.converged(g, m, "bar.sync")
         numbers, counts = read(V, m, g)
@@ -161,7 +162,7 @@ def bar_reduce(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     d = b.target(target, "u32" if names[0] == "popc" else "pred")
     read, line, p = _barrier(b, numbered), i.line, b.source(requested, "pred")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         machine.converged(g, m, "bar.red")
         numbers, counts = read(V, m, g)
@@ -194,7 +195,7 @@ def bar_arrive(b: Builder, i: Instruction) -> Op:
         raise b.error("the number of threads is expected")
     read, line = _barrier(b, i.operands), i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         g.machine.converged(g, m, "bar.arrive")
         numbers, counts = read(V, m, g)
         for n, row in enumerate(range(g.lo, g.hi)):
@@ -214,7 +215,7 @@ def cluster_arrive(b: Builder, i: Instruction) -> Op:
     """
     tells = "relaxed" not in i.parts
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         machine.converged(g, m, "barrier.cluster.arrive")
         for row in range(g.lo, g.hi):
@@ -224,10 +225,8 @@ def cluster_arrive(b: Builder, i: Instruction) -> Op:
                 raise Fault(text, 32 * (row - g.lo))
             machine.cluster_phases[row] = cluster.phase
             cluster.arrived.add(row)
-            if machine.order is not None:
-                order = machine.order
-                more = order.release(row) if tells else order.relaxed(row)
-                cluster.told = joined(cluster.told, more)
+            more = machine.order.release(row) if tells else machine.order.relaxed(row)
+            cluster.told = joined(cluster.told, more)
             machine.cluster_arrived(cluster)
         machine.writes.epoch(g.lo, g.hi)
 
@@ -239,7 +238,7 @@ def cluster_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> O
     """Wait until all threads of the cluster have arrived."""
     unguarded(b, i)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         machine.converged(g, m, "barrier.cluster.wait")
         machine.go(g, follow)
@@ -252,7 +251,7 @@ def cluster_wait(b: Builder, i: Instruction, segment: Segment, follow: int) -> O
             if cluster.phase == phase:
                 cluster.waiting.append(row)
                 machine.block(row, "barrier.cluster.wait waits for other threads")
-            elif machine.order is not None:
+            else:
                 machine.order.acquire(row, cluster.known)
 
     return op
@@ -275,12 +274,10 @@ instruction(
 def fence(b: Builder, i: Instruction) -> Op:
     """Order these warps behind every fence before: memory itself is always up to date here."""
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
-        machine = g.machine
-        if machine.order is not None:
-            for row in range(g.lo, g.hi):
-                machine.order.fence(row)
-            machine.writes.epoch(g.lo, g.hi)
+    def op(V: Any, m: Any, g: Any) -> None:
+        for row in range(g.lo, g.hi):
+            g.machine.order.fence(row)
+        g.machine.writes.epoch(g.lo, g.hi)
 
     return op
 
@@ -293,14 +290,10 @@ def setmaxnreg(b: Builder, i: Instruction) -> Op:
         raise b.error("the number must be a multiple of 8 from 24 to 256")
     line, wanted, more = i.line, count.value, i.parts[1] == "inc"
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
-        machine = g.machine
-        machine.converged(g, m, "setmaxnreg")
-        if "setmaxnreg" not in machine.extra:
-            machine.extra["setmaxnreg"] = {}
-            machine.finishing.append(lambda: _check_registers(machine))
+    def op(V: Any, m: Any, g: Any) -> None:
+        g.machine.converged(g, m, "setmaxnreg")
         for row in range(g.lo, g.hi):
-            told = machine.extra["setmaxnreg"].setdefault(row, [])
+            told = g.machine.extra.setdefault("setmaxnreg", {}).setdefault(row, [])
             if told and (told[-1][0] > wanted if more else told[-1][0] < wanted):
                 way = "increase" if more else "decrease"
                 text = f"the warp has {told[-1][0]} registers, and {wanted} are no {way}"
@@ -310,16 +303,16 @@ def setmaxnreg(b: Builder, i: Instruction) -> Op:
     return op
 
 
-def _check_registers(machine: Any) -> None:
-    """Report warpgroups whose warps did not all run the same setmaxnreg."""
-    told = machine.extra["setmaxnreg"]
-    for row, mine in told.items() if machine.options.strict else ():
+@at_end
+def _check_registers(machine: Any) -> Iterator[tuple[str, int, int]]:
+    """Yield warpgroups whose warps did not all run the same setmaxnreg."""
+    told = machine.extra.get("setmaxnreg", {})
+    for row, mine in told.items():
         warp = row % machine.geometry.warps
         first = row - warp % 4
         others = range(first, first + 4)
         if warp - warp % 4 + 4 > machine.geometry.warps or any(
             told.get(other, []) != mine for other in others
         ):
-            line = mine[-1][1]
             text = "the other warps of the warpgroup did not run this setmaxnreg"
-            raise machine.blamed(text, line, row)
+            yield text, mine[-1][1], row

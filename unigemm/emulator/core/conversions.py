@@ -32,7 +32,7 @@ def cvt(b: Builder, i: Instruction) -> Op:
     sources = [_held(b, x, what, target=False) for x in i.operands[1:]]
     fit_d = _fit(d_kind, to)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         values = [_low(V[slot], held, what) for held, slot in sources]
         np.copyto(V[d_slot], fit_d(function(*values)), where=m, casting="unsafe")
 

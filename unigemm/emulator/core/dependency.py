@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..ptx.faults import Fault
 from ..ptx.ptx import Instruction
 from .arithmetic import instruction
 from .program import Builder, Op
@@ -28,12 +27,12 @@ def after_wait(g: Any, m: Any) -> None:
         The kernel is launched dependently, and one of them has not waited yet.
     """
     order = g.machine.order
-    if order is not None and order.ran is not None:
+    if order.ran is not None:
         here = np.broadcast_to(m, (g.n, 32))
         told = order.known[g.lo : g.hi, order.waited, None] > 0
         wrong = ~(order.ran[g.lo : g.hi] | told)[here]
         if wrong.any():
-            raise Fault(
+            order.mistake(
                 "the kernel is launched dependently, and touches device memory before "
                 "griddepcontrol.wait: an earlier kernel may still use it",
                 int(np.argmax(wrong)),
@@ -44,9 +43,9 @@ def after_wait(g: Any, m: Any) -> None:
 def wait(b: Builder, i: Instruction) -> Op:
     """Wait until the kernels before this one have ended, and what they wrote can be read."""
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         order = g.machine.order
-        if order is not None and order.ran is not None:
+        if order.ran is not None:
             order.ran[g.lo : g.hi][np.broadcast_to(m, (g.n, 32))] = True
             g.machine.extra["waited"] = True
 

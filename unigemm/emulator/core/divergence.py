@@ -46,10 +46,10 @@ def branch(g: Any, taken: Any, m: Any, target: int, other: int, meet: int) -> No
             paths = [(other, mask & ~here[n]), (target, mask & here[n])]
             if not first_taken:
                 paths.reverse()
-            place, part = paths.pop()
+            segment, part = paths.pop()
             machine.stack[row].append(Path(meet, paths, mask))
             machine.activate(row, part)
-            machine.send(row, place)
+            machine.send(row, segment)
 
 
 def leave(g: Any, m: Any, other: int) -> None:

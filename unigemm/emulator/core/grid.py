@@ -84,18 +84,18 @@ def special(g: Geometry, first: int, count: int, name: str, dtype: Any) -> Any:
     elif base == "cluster_ctarank":
         found = ctas % g.cluster_size
     else:
-        place = cta_coordinates(g, ctas)[which]
+        at = cta_coordinates(g, ctas)[which]
         coordinates = {
-            "ctaid": place,
-            "cluster_ctaid": place % g.cluster[which],
-            "clusterid": place // g.cluster[which],
+            "ctaid": at,
+            "cluster_ctaid": at % g.cluster[which],
+            "clusterid": at // g.cluster[which],
         }
         found = coordinates[base]
     return np.ascontiguousarray(found).astype(dtype)
 
 
 def cta_coordinates(g: Geometry, numbers: Any) -> tuple[Any, Any, Any]:
-    """Return the places in the grid of CTAs, which are numbered cluster by cluster."""
+    """Return the coordinates in the grid of CTAs, which are numbered cluster by cluster."""
     cluster, rank = numbers // g.cluster_size, numbers % g.cluster_size
     inside = _unravel(rank, g.cluster)
     where = _unravel(cluster, [n // c for n, c in zip(g.grid, g.cluster, strict=True)])

@@ -1,9 +1,9 @@
 """Registers that products in flight hold: nothing else may touch them before they are waited for.
 
-``wgmma.mma_async`` reads its registers and writes its sums some time later (PTX ISA, "Asynchronous
-wgmma operations"): until ``wgmma.wait_group`` the sums may not be read or written, and a fragment
-of A may not be written. What a product holds changes only at wgmma instructions, so that one check
-stands for all instructions from one of them to the next.
+``wgmma.mma_async`` reads its registers and writes its accumulators some time later (PTX ISA,
+"Asynchronous wgmma operations"): until ``wgmma.wait_group`` these may not be read or written, and a
+fragment of A may not be written. What a product holds changes only at wgmma instructions, so that
+one check stands for all instructions from one of them to the next.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def names(operand: Operand) -> Iterator[str]:
 
 
 def of_products(kernel: Kernel) -> frozenset[str]:
-    """Return the registers of the sums and fragments of all products of a kernel."""
+    """Return the accumulators and fragments of all products of a kernel."""
     return frozenset(
         name
         for i in kernel.body if i.opcode.startswith(_PRODUCT)
@@ -72,7 +72,7 @@ def unheld(found: list[Touches]) -> Any:
     """
     every: list[frozenset[str]] = []
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         queues = g.machine.extra.get("wgmma")
         if not queues or not g.machine.options.strict:
             return
@@ -95,7 +95,7 @@ def checking(make: Any, found: Touches) -> Any:
     def made(b: Any, i: Instruction) -> Any:
         check, inner = unheld([found]), make(b, i)
 
-        def op(V: list[Any], m: Any, g: Any) -> None:
+        def op(V: Any, m: Any, g: Any) -> None:
             check(V, m, g)
             inner(V, m, g)
 
@@ -108,7 +108,9 @@ def _fault(product: Any, found: list[Touches]) -> Fault:
     for each in found:
         for name in sorted(each.read | each.written):
             if name in product.holds or (name in product.reads and name in each.written):
-                what = "holds the sums" if name in product.holds else "still reads the factors"
+                what = (
+                    "holds the accumulator" if name in product.holds else "still reads the factors"
+                )
                 text = f"the wgmma of line {product.line} {what} in {name}: nobody waited for it"
                 return Fault(text, line=each.line)
     raise AssertionError

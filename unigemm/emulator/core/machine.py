@@ -1,21 +1,21 @@
 """CTAs that run together: their registers, their warps, divergence, and the scheduler.
 
 All warps of some CTAs are rows of the same arrays. Neighbouring warps that are at the same segment
-run it together, as one NumPy operation for each instruction; each warp still has a place, a mask
-and a stack of divergent paths of its own. A warp that must wait leaves the scheduler's choice until
-what it waits for has happened.
+run it together, as one NumPy operation for each instruction; each warp still has a segment, a
+mask and a stack of divergent paths of its own. A warp that must wait leaves the scheduler's choice
+until what it waits for has happened.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..ptx.faults import MALFORMED, Fault, KernelFault, Site
+from ..ptx.faults import MALFORMED, Fault, KernelFault, Site, fail, overlook
 from ..ptx.flow import EXIT
 from .barriers import ClusterBarrier, NamedBarriers
 from .divergence import Path
@@ -25,14 +25,22 @@ from .order import Order, joined
 from .program import Program, Step
 from .progress import Watch
 from .reached import Reached
+from .rows import Rows
 from .timeline import Event
 from .writes import Counts, Writes
 
-__all__ = ["Machine", "Options", "Rows"]
+__all__ = ["Machine", "Options", "at_end"]
 
 READY, BLOCKED, DONE = 0, 1, 2
 WARPGROUP = 4
 EARLY = 0.05  # how often a transfer completes before anyone waits for it
+AT_END: list[Callable[[Machine], Iterator[tuple[str, int, int]]]] = []
+
+
+def at_end(check: Any) -> Any:
+    """Enter a function that yields what is left over at the end: a message, a line and a warp."""
+    AT_END.append(check)
+    return check
 
 
 @dataclass(frozen=True)
@@ -47,27 +55,6 @@ class Options:
     leftovers: bool = False  # arrivals at a named barrier may be left over at the end
     budget: int = 1 << 62  # warp instructions that may be run
     dependent: bool = False  # launched dependently: see `dependency`
-
-
-class Rows:
-    """Neighbouring warps that run together: `n` of them, from `lo` to `hi` (exclusive)."""
-
-    __slots__ = ("V", "alive", "base", "hi", "lo", "machine", "n", "tickets")
-
-    def __init__(self, machine: Machine, lo: int, hi: int) -> None:
-        self.machine, self.lo, self.hi, self.n = machine, lo, hi, hi - lo
-        self.V = machine.view(lo, hi)
-        self.base = machine.bases[lo:hi]
-        self.alive = machine.alive[lo:hi]
-        self.tickets = machine.writes.stores[lo:hi]
-
-    def floats(self, width: int) -> Any:
-        """Return the registers of so many bytes as float32, (registers, n, 32 or 64)."""
-        return self.machine._registers[width].view(np.float32)[:, self.lo : self.hi]
-
-    def copy_tickets(self) -> Any:
-        """Return the tickets of the cp.async groups that are open, (n, 32)."""
-        return self.machine.writes.copies(self.lo, self.hi)
 
 
 def _senseless(error: Exception) -> str:
@@ -95,8 +82,9 @@ class Machine:
         self.params = params
         warps = geometry.warps
         self.warps = total = warps * count
+        self.mistake = fail if options.strict else overlook
         self.shared = SharedMemory(
-            count, program.static_shared + geometry.dynamic_shared, strict=options.strict
+            count, program.static_shared + geometry.dynamic_shared, self.mistake
         )
         pitch = self.shared.pitch
         ctas = np.arange(total) // warps
@@ -111,10 +99,9 @@ class Machine:
         self.line = 0  # of the instruction that ends the segment being run
         self.stack: list[list[Path]] = [[] for _ in range(total)]
         size = geometry.cluster_size * warps
-        self.order = Order(self.shared, total, warps, size) if options.strict else None
-        clustered = geometry.cluster_size > 1
-        self.reached = Reached(self.order, count) if self.order and clustered else None
-        if self.order is not None and options.dependent:
+        self.order = Order(self.shared, total, warps, size)
+        self.reached = Reached(self.order, count) if geometry.cluster_size > 1 else None
+        if options.dependent:
             self.order.ran = np.zeros((total, 32), bool)
         self.writes = Writes(self.shared.tickets, total, self.order)
         self.counts = Counts(options.conflicts)
@@ -124,7 +111,6 @@ class Machine:
         self.cluster_phases: dict[int, int] = {}  # of warps between arrive and wait
         self._together = [step.together for step in program.steps]
         self.events: list[tuple[int, int, Callable[[], None]]] = []  # see `later`
-        self.finishing: list[Callable[[], None]] = []  # run at the end: is anything left over?
         self.extra: dict[str, Any] = {}  # state of the Hopper and Blackwell parts
         self.log: list[Event] = []
         self.traced: list[tuple[int, int]] = []  # (segment, lanes) of the warp that is traced
@@ -132,38 +118,13 @@ class Machine:
         self.ran = 0
         self.executed = [0] * len(program.steps)
         self._rows: dict[tuple[int, int], Rows] = {}
-        self._registers = self._allocate()
-        self._watch = Watch(options.budget)
-        self._specials = [special(geometry, first, count, *each) for each in program.specials]
-
-    # -- registers
-
-    def _allocate(self) -> dict[int, Any]:
         shapes = {0: np.bool_, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-        return {
-            width: np.zeros((self.program.registers[width], self.warps, 32), dtype)
+        self.registers: dict[int, Any] = {
+            width: np.zeros((program.registers[width], total, 32), dtype)
             for width, dtype in shapes.items()
         }
-
-    def view(self, lo: int, hi: int) -> list[Any]:
-        """Return the slots of some warps; see `program`."""
-        program = self.program
-        tables: dict[str, list[Any]] = {
-            "const": list(program.constants),
-            "special": [values[lo:hi] for values in self._specials],
-            "param": [
-                np.frombuffer(self.params, d, 1, offset).reshape(()) for offset, d in program.params
-            ],
-        }
-        out = []
-        for table, index in program.slots:
-            found = tables.get(table)
-            if found is None:
-                dtype = np.dtype(table)
-                width = 0 if dtype == np.bool_ else dtype.itemsize
-                found = tables[table] = list(self._registers[width].view(dtype)[:, lo:hi])
-            out.append(found[index])
-        return out
+        self._watch = Watch(options.budget)
+        self.specials = [special(geometry, first, count, *each) for each in program.specials]
 
     def rows(self, lo: int, hi: int) -> Rows:
         """Return the group of some warps, the same object each time."""
@@ -232,15 +193,15 @@ class Machine:
             first = min(ready, key=at.__getitem__)
         else:
             first = self.rng.choice(ready)
-        place = at[first]
+        segment = at[first]
         lo = hi = first
         if self.options.lockstep:
-            here = {w for w in ready if at[w] == place}
+            here = {w for w in ready if at[w] == segment}
             while lo - 1 in here:
                 lo -= 1
             while hi + 1 in here:
                 hi += 1
-        elif self.program.steps[place].together:
+        elif together[segment]:
             lo = first - first % self.geometry.warps % WARPGROUP
             hi = lo + WARPGROUP - 1
         return self.rows(lo, hi + 1)
@@ -248,9 +209,9 @@ class Machine:
     def gathered(self, row: int) -> bool:
         """Whether all four warps of a warpgroup are ready at the same segment."""
         first = row - row % self.geometry.warps % WARPGROUP
-        place = self.at[row]
         return all(
-            self.status[w] == READY and self.at[w] == place for w in range(first, first + WARPGROUP)
+            self.status[w] == READY and self.at[w] == self.at[row]
+            for w in range(first, first + WARPGROUP)
         )
 
     def step(self, step: Step, g: Rows) -> None:
@@ -265,7 +226,7 @@ class Machine:
         V, i = g.V, -1
         try:
             if self.ran > self._watch.due:
-                self._watch.look(self.ran, self._registers, self.program.kernel.name)
+                self._watch.look(self.ran, self.registers, self.program.kernel.name)
             for i, op in enumerate(step.ops):  # noqa: B007
                 op(V, m, g)
             i = len(step.ops)
@@ -291,7 +252,7 @@ class Machine:
         return KernelFault(str(fault), site, self.program.module.line(line))
 
     def cta_of(self, row: int) -> tuple[int, int, int]:
-        """Return the place in the grid of a warp's CTA."""
+        """Return the coordinates of a warp's CTA in the grid."""
         x, y, z = cta_coordinates(self.geometry, self.first + row // self.geometry.warps)
         return int(x), int(y), int(z)
 
@@ -349,23 +310,25 @@ class Machine:
                     barrier.line,
                     barrier.row,
                 )
-        for check in self.finishing:
-            check()
+        for check in AT_END:
+            for mistake in check(self):
+                if self.options.strict:
+                    raise self.blamed(*mistake)
 
-    # -- places, masks and divergence
+    # -- segments, masks and divergence
 
-    def go(self, g: Rows, place: int) -> None:
+    def go(self, g: Rows, segment: int) -> None:
         """Send warps to a segment."""
         for row in range(g.lo, g.hi):
-            self.send(row, place)
+            self.send(row, segment)
 
-    def send(self, row: int, place: int) -> None:
+    def send(self, row: int, segment: int) -> None:
         """Send a warp to a segment; paths that meet there are joined, or the next one is begun."""
         stack = self.stack[row]
-        while stack and place == stack[-1].meet:
+        while stack and segment == stack[-1].meet:
             top = stack[-1]
             if top.waiting:
-                place, mask = top.waiting.pop()
+                segment, mask = top.waiting.pop()
             else:
                 stack.pop()
                 mask = top.mask
@@ -373,13 +336,13 @@ class Machine:
             if mask.any():
                 self.activate(row, mask)
             elif stack:  # all lanes of this path have ended: it is over
-                place = stack[-1].meet
+                segment = stack[-1].meet
             else:
-                place = EXIT
-        if place == EXIT:
+                segment = EXIT
+        if segment == EXIT:
             self.end(row)
             return
-        self.at[row] = place
+        self.at[row] = segment
         self.status[row] = READY
 
     def activate(self, row: int, mask: Any) -> None:
@@ -405,8 +368,7 @@ class Machine:
                 self.reached.check_end(cta)
             except Fault as fault:
                 raise self.blamed(str(fault), self.line, row) from None
-        cluster = self.cluster_of(row)
-        self.cluster_arrived(cluster)
+        self.cluster_arrived(self.cluster_of(row))
 
     def converged(self, g: Rows, m: Any, name: str) -> None:
         """Check that all lanes that have not ended are here.
@@ -449,9 +411,8 @@ class Machine:
             cluster.phase += 1
             waiting, cluster.waiting = cluster.waiting, []
             cluster.known, cluster.told = joined(cluster.known, cluster.told), None
-            if self.order is not None:
-                for row in waiting:
-                    self.order.acquire(row, cluster.known)
+            for row in waiting:
+                self.order.acquire(row, cluster.known)
             self.wake(waiting)
 
     def has_ended(self, cta: int) -> bool:
@@ -470,14 +431,26 @@ class Machine:
         size, pitch = self.geometry.cluster_size, self.shared.pitch
         if (ranks >= size).any():
             raise Fault(f"an address names a CTA that is not in this cluster of {size}")
-        own = bases // pitch
-        first = own - (self.first + own) % size
-        return (first + ranks.astype(np.int64)) * pitch
+        return (bases // pitch // size * size + ranks.astype(np.int64)) * pitch
+
+    def cluster_ctas(self, cta: int, mask: int | None = None) -> list[int]:
+        """Return the CTAs of a CTA's cluster, or those of a multicast mask.
+
+        Raises
+        ------
+        Fault
+            The mask names none, or one that is not in the cluster.
+        """
+        size = self.geometry.cluster_size
+        mask = (1 << size) - 1 if mask is None else mask
+        if not mask or mask >> size:
+            raise Fault(f"the multicast mask {mask:#x} does not fit a cluster of {size}")
+        return [cta // size * size + n for n in range(size) if mask >> n & 1]
 
     # -- other memories, counts
 
-    def local_places(self, addresses: Any, m: Any, g: Rows, ahead: int, width: int) -> Any:
-        """Return a view of all local memories, and places in it.
+    def local_elements(self, addresses: Any, m: Any, g: Rows, ahead: int, width: int) -> Any:
+        """Return a view of all local memories, and the indices in it of accesses.
 
         Raises
         ------

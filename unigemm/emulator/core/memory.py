@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,16 @@ import numpy as np
 
 from ..ptx.faults import EmulatorError, Fault
 
-__all__ = ["Buffer", "Memory", "SharedMemory", "Tickets", "bank_passes", "carrier", "span_of"]
+__all__ = [
+    "Buffer",
+    "Memory",
+    "SharedMemory",
+    "Tickets",
+    "bank_passes",
+    "carrier",
+    "span_of",
+    "words_of",
+]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -24,6 +34,7 @@ _CARRIERS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.compl
 _FIRST = 0x7000_0000_0000  # fake addresses begin here, one terabyte apart
 _APART = 1 << 40
 _PAGE = 256
+_WORDS = np.arange(4)
 
 
 def carrier(width: int) -> Any:
@@ -60,6 +71,10 @@ class Buffer:
     def view(self, width: int) -> Any:
         """Return the memory as elements of `width` bytes."""
         return self.bytes.view(carrier(width))
+
+    def indices(self, addresses: Any, width: int) -> Any:
+        """Return the indices of addresses in `view`."""
+        return ((addresses - np.uint64(self.start)) // np.uint64(width)).view(np.int64)
 
 
 def span_of(array: np.ndarray[Any, Any]) -> tuple[int, int]:
@@ -122,14 +137,14 @@ class Memory:
         whole = -(-(before + size) // 16) * 16
         raw = (ctypes.c_uint8 * whole).from_address(real - before)
         data = np.ctypeslib.as_array(raw)
-        place = bisect_right(self._starts, address)
+        index = bisect_right(self._starts, address)
         new = Buffer(address, size, data, address - before, writable, keep)
-        if (place and self._buffers[place - 1].end > address) or (
-            place < len(self._buffers) and self._buffers[place].address < new.end
+        if (index and self._buffers[index - 1].end > address) or (
+            index < len(self._buffers) and self._buffers[index].address < new.end
         ):
             raise EmulatorError(f"there is memory at {address:#x} already")
-        self._starts.insert(place, address)
-        self._buffers.insert(place, new)
+        self._starts.insert(index, address)
+        self._buffers.insert(index, new)
         return address
 
     def remove(self, address: int) -> None:
@@ -142,14 +157,14 @@ class Memory:
         """
         if address not in self._starts:
             raise EmulatorError(f"there is no memory at {address:#x}")
-        place = self._starts.index(address)
-        del self._starts[place], self._buffers[place]
+        index = self._starts.index(address)
+        del self._starts[index], self._buffers[index]
 
     def find(self, low: int, high: int) -> Buffer | None:
         """Return the buffer that holds all bytes from `low` to `high`, if there is one."""
-        place = bisect_right(self._starts, low)
-        if place and high <= self._buffers[place - 1].end:
-            return self._buffers[place - 1]
+        index = bisect_right(self._starts, low)
+        if index and high <= self._buffers[index - 1].end:
+            return self._buffers[index - 1]
         return None
 
     def buffer(self, low: int, high: int, *, write: bool = False) -> Buffer:
@@ -168,10 +183,10 @@ class Memory:
         return found
 
     def _near(self, address: int) -> str:
-        place = bisect_right(self._starts, address)
-        if not place:
+        index = bisect_right(self._starts, address)
+        if not index:
             return "not registered"
-        below = self._buffers[place - 1]
+        below = self._buffers[index - 1]
         return f"not registered: {address - below.end} bytes behind a buffer of {below.size} bytes"
 
     def _parts(self, addresses: Any, width: int, write: bool) -> list[tuple[Buffer, Any]]:
@@ -206,42 +221,38 @@ class Memory:
             An address is not aligned, or not registered.
         """
         parts = self._parts(addresses, width, False)
-        if len(parts) == 1 and isinstance(parts[0][1], slice):
-            found = parts[0][0]
-            places = (addresses - np.uint64(found.start)) // np.uint64(width)
-            return found.view(width).take(places.view(np.int64))
+        if len(parts) == 1:
+            found, _ = parts[0]
+            return found.view(width).take(found.indices(addresses, width))
         out = np.empty(len(addresses), carrier(width))
         for found, chosen in parts:
-            places = (addresses[chosen] - np.uint64(found.start)) // np.uint64(width)
-            out[chosen] = found.view(width)[places.view(np.int64)]
+            out[chosen] = found.view(width)[found.indices(addresses[chosen], width)]
         return out
 
     def store(self, addresses: Any, values: Any, width: int) -> None:
         """Write elements of `width` bytes; see `load`."""
         for found, chosen in self._parts(addresses, width, True):
-            places = (addresses[chosen] - np.uint64(found.start)) // np.uint64(width)
-            found.view(width)[places.view(np.int64)] = values[chosen]
+            found.view(width)[found.indices(addresses[chosen], width)] = values[chosen]
 
-    def places(self, addresses: Any, width: int) -> tuple[Any, Any]:
-        """Return a view and the places in it of accesses that all lie in one buffer.
+    def elements(self, addresses: Any, width: int) -> tuple[Any, Any]:
+        """Return a view and the indices in it of accesses that all lie in one buffer.
 
         For read-modify-write operations; see `load`.
         """
         parts = self._parts(addresses, width, True)
         if len(parts) > 1:
             raise Fault("an atomic operation of one warp touches two buffers")
-        found = parts[0][0]
-        places = (addresses - np.uint64(found.start)) // np.uint64(width)
-        return found.view(width), places.view(np.int64)
+        found, _ = parts[0]
+        return found.view(width), found.indices(addresses, width)
 
 
-def bank_passes(places: Any, width: int) -> int:
+def bank_passes(offsets: Any, width: int) -> int:
     """Return how many times the 32 banks are used for an access of each of some warps.
 
     Parameters
     ----------
-    places
-        Byte places, (warps, 32); negative for lanes that are not active.
+    offsets
+        In bytes, (warps, 32); negative for lanes that are not active.
     width
         Bytes of each lane. 128 bytes are served at once: all lanes, a half or a quarter of them.
 
@@ -251,7 +262,7 @@ def bank_passes(places: Any, width: int) -> int:
     one pass for each 128 bytes that it could serve at once.
     """
     lanes = min(128 // max(width, 4), 32)
-    parts = places.reshape(-1, lanes)
+    parts = offsets.reshape(-1, lanes)
     words = (parts[:, :, None] >> 2) + np.arange(max(width // 4, 1))
     words = np.where(parts[:, :, None] < 0, -1, words).reshape(len(parts), -1)
     words = np.sort(words, -1)
@@ -317,13 +328,14 @@ class SharedMemory:
         Bytes of each CTA, from address `base` on.
     pitch
         Bytes between the memories of two CTAs.
+    mistake
+        Reports a mistake, by its message and the thread among those that are active.
     """
 
     base = 1024  # address of a CTA's first byte; the system keeps those below on sm_90
 
-    def __init__(self, ctas: int, size: int, *, strict: bool = True) -> None:
-        self.size = size
-        self.strict = strict
+    def __init__(self, ctas: int, size: int, mistake: Callable[..., None]) -> None:
+        self.size, self.mistake = size, mistake
         self.pitch = -(-(self.base + size) // 1024) * 1024
         # Bytes that nothing wrote: a NaN in most types.
         self.bytes = np.full(ctas * self.pitch, 0xFF, np.uint8)
@@ -354,7 +366,7 @@ class SharedMemory:
                 lane,
             )
 
-    def load(self, places: Any, width: int) -> Any:
+    def load(self, offsets: Any, width: int) -> Any:
         """Return elements of `width` bytes from flat byte offsets, checked before.
 
         Raises
@@ -362,28 +374,26 @@ class SharedMemory:
         Fault
             Nothing wrote them, or what wrote them is not waited for.
         """
-        if self.strict:
-            self.readable(places, width)
-        return self.views[width].take(places // width)
+        self.readable(self.words.take(words_of(offsets, width)))
+        return self.views[width].take(offsets // width)
 
-    def readable(self, places: Any, width: int) -> None:
-        """Check that ordinary instructions may read elements; see `load`."""
-        readable = self.tickets.readable
-        first = places >> 2
-        for word in range(max(width // 4, 1)):
-            seen = readable.take(self.words.take(first + word))
-            if not seen.all():
-                lane = int(np.argmin(seen))
-                ticket = int(self.words[first[lane] + word])
-                raise Fault(_unreadable(ticket), lane)
+    def readable(self, found: Any) -> None:
+        """Check that ordinary instructions may read words with tickets, (accesses, words)."""
+        seen = self.tickets.readable.take(found)
+        if not seen.all():
+            lane, word = (int(x[0]) for x in np.nonzero(~seen))
+            self.mistake(_unreadable(int(found[lane, word])), lane)
 
-    def store(self, places: Any, values: Any, width: int, tickets: Any) -> None:
+    def store(self, offsets: Any, values: Any, width: int, tickets: Any) -> None:
         """Write elements of `width` bytes; `tickets` is one number, or one for each element."""
-        self.views[width][places // width] = values
-        if self.strict:
-            first = places >> 2
-            for word in range(max(width // 4, 1)):
-                self.words[first + word] = tickets
+        self.views[width][offsets // width] = values
+        self.words[words_of(offsets, width)] = np.reshape(tickets, (-1, 1))
+
+
+def words_of(offsets: Any, width: int) -> Any:
+    """Return the words of four bytes that accesses at byte offsets have, (accesses, words)."""
+    first = (offsets >> 2)[..., None]
+    return first if width <= 4 else first + _WORDS[: width // 4]
 
 
 def _unreadable(ticket: int) -> str:

@@ -25,7 +25,7 @@ def mov(b: Builder, i: Instruction) -> Op:
         return _pack(b, to, what, kind)
     d, x = b.target(to, kind), b.source(what, kind)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         np.copyto(V[d], V[x], where=m)
 
     return op
@@ -48,7 +48,7 @@ def _unpack(b: Builder, to: Vector, what: Any, kind: str) -> Op:
         if not (isinstance(element, Register) and element.type == "sink")
     ]
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         value = V[x]
         for d, by in wanted:
             np.copyto(V[d], value >> value.dtype.type(by), where=m, casting="unsafe")
@@ -63,7 +63,7 @@ def _pack(b: Builder, to: Any, what: Vector, kind: str) -> Op:
     d = b.target(to, kind.replace("f", "b"))
     sources = [(b.source(e, piece), whole(n * width)) for n, e in enumerate(what.elements)]
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         value = whole(0)
         for x, by in sources:
             value = value | (V[x].astype(whole) << by)
@@ -178,8 +178,8 @@ def bfind(b: Builder, i: Instruction) -> Op:
         bits = np.unpackbits(np.ascontiguousarray(raw)[..., None].view(np.uint8), axis=-1,
                              bitorder="little")  # fmt: skip
         behind = np.argmax(bits[..., ::-1], -1)  # zeros above it
-        place = behind if "shiftamt" in i.parts else width - 1 - behind
-        return np.where(bits.any(-1), place, 0xFFFFFFFF)
+        index = behind if "shiftamt" in i.parts else width - 1 - behind
+        return np.where(bits.any(-1), index, 0xFFFFFFFF)
 
     return computed(function, kind, "u32", b, i)
 

@@ -4,7 +4,7 @@ Each warp counts epochs; an epoch ends where the warp tells others what it has d
 a barrier) or where its lanes meet (``bar.warp.sync``). Writes and reads have tickets (`memory`),
 which say whose they are and of which epoch, and each warp knows up to which epoch it is behind
 every other thread of its cluster. What a copy or a product does has a number of its own (`number`)
-in place of a thread's, known to those that have waited for it. So has ``griddepcontrol.wait``.
+instead of a thread's, known to those that have waited for it. So has ``griddepcontrol.wait``.
 
 Of each word the last write and the last access are kept, so that a race is found between an access
 and the one before it, not between all pairs; of accesses of 1 and 2 bytes it is known which bytes
@@ -14,13 +14,11 @@ whole warp. What CTAs of a cluster do in each other's shared memory: see `reache
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from ..ptx.faults import Fault
-from .memory import SharedMemory
+from .memory import SharedMemory, words_of
 
 __all__ = ["Order", "joined", "load_shared", "store_shared"]
 
@@ -43,7 +41,7 @@ class Order:
     """
 
     def __init__(self, shared: SharedMemory, warps: int, of_cta: int, cluster: int) -> None:
-        self.shared, self.tickets = shared, shared.tickets
+        self.shared, self.tickets, self.mistake = shared, shared.tickets, shared.mistake
         self.of_cta, self.cluster = of_cta, cluster  # warps of each
         self.last = np.zeros(len(shared.words), np.int32)
         self.written_part, self.used_part = Parts(self.last), Parts(self.last)
@@ -170,7 +168,7 @@ class Order:
         if mine:
             late &= who != mine
         if late.any():
-            raise Fault(self.race(what, int(np.asarray(tickets)[late][0]), before, "tensor"))
+            self.mistake(self.race(what, int(np.asarray(tickets)[late][0]), before, "tensor"))
 
     def operand(self, row: int, lane: int, words: Any, what: str) -> None:
         """Check that a tcgen05 instruction is behind the writes of shared memory that it reads.
@@ -185,21 +183,27 @@ class Order:
         late = self.behind[row].take(who) < self.tickets.when.take(words)
         late &= (who < self._own(row).start) | (who >= self._own(row).stop)
         if late.any():
-            raise Fault(
+            self.mistake(
                 f"{what} reads shared memory that the thread has waited for, with no "
                 "tcgen05.fence::after_thread_sync behind the wait"
             )
 
     # -- races
 
-    def late(self, tickets: Any, rows: Any, threads: Any, known: Any = None) -> Any:
+    def late(self, tickets: Any, rows: Any, threads: Any) -> Any:
         """Return which tickets are of accesses that threads are not behind."""
         who, when = self.tickets.who.take(tickets), self.tickets.when.take(tickets)
-        known = self.known if known is None else known
-        return (known.reshape(-1).take(rows * self.width + who) < when) & (who != threads)
+        return (self.known.reshape(-1).take(rows * self.width + who) < when) & (who != threads)
 
-    def read(self, g: Any, m: Any, places: Any, width: int) -> None:
+    def read(self, g: Any, m: Any, words: Any, found: Any, part: Any) -> None:
         """Check that the active lanes read what they are behind, and note that they read it.
+
+        Parameters
+        ----------
+        words, found
+            The words of each access, and the tickets under which they were written.
+        part
+            See `_part`.
 
         Raises
         ------
@@ -207,21 +211,17 @@ class Order:
             Nothing orders a read behind the write before it.
         """
         rows, threads, own = self.active(g, m)
-        part, before = _part(places, width), None
-        for first in _words(places, width):
-            found = self.shared.words.take(first)
-            if before is None or (found != before).any():  # mostly one store wrote all words
-                late = self.late(found, rows, threads)
-                if part is not None:
-                    late &= self.written_part.meets(first, found, part)
-                    self.used_part.note(first, own, part)
-                if late.any():
-                    lane = int(np.argmax(late))
-                    raise Fault(self.race("reads", int(found[lane]), "wrote"), lane)
-            self.last[first], before = own, found
+        late = self.late(_distinct(found), rows, threads)
+        if part is not None:
+            late &= self.written_part.meets(words, found, part)
+            self.used_part.note(words, own, part)
+        if late.any():
+            lane, word = (int(x[0]) for x in np.nonzero(late))
+            self.mistake(self.race("reads", int(found[lane, word]), "wrote"), lane)
+        self.last[words] = own
 
     def write(
-        self, g: Any, m: Any, places: Any, width: int, values: Any, tickets: Any = None
+        self, g: Any, m: Any, offsets: Any, width: int, values: Any, tickets: Any = None
     ) -> None:
         """Check that the active lanes write behind every access before, and note that they do.
 
@@ -233,53 +233,47 @@ class Order:
             Nothing orders a write behind the access before it, and it changes what is there.
         """
         rows, threads, own = self.active(g, m)
-        part, before = _part(places, width), None
-        for first in _words(places, width):
-            found = self.last.take(first)
-            if before is None or (found != before).any():
-                late = self.late(found, rows, threads)
-                if part is not None:
-                    late &= self.used_part.meets(first, found, part)
-                    self.used_part.note(first, own, part)
-                    self.written_part.note(first, own, part)
-                if late.any():
-                    self._changed(late, found, rows, places, width, values)
-            self.last[first], before = own if tickets is None else tickets, found
-
-    def _changed(self, late: Any, found: Any, rows: Any, places: Any, width: int,
-                 values: Any) -> None:  # fmt: skip
-        old = self.shared.views[width].take(places // width).view(np.uint8).reshape(-1, width)
-        new = np.ascontiguousarray(values).view(np.uint8).reshape(-1, width)
-        late = late & (old != new).any(-1)
+        words, part = words_of(offsets, width), _part(offsets, width)
+        found = self.last.take(words)
+        late = self.late(_distinct(found), rows, threads)
+        if part is not None:
+            late &= self.used_part.meets(words, found, part)
+            self.used_part.note(words, own, part)
+            self.written_part.note(words, own, part)
         if late.any():
-            lane = int(np.argmax(late))
-            raise Fault(self.race("writes", int(found[lane]), "used"), lane)
+            old = self.shared.views[width].take(offsets // width).view(np.uint8)
+            new = np.ascontiguousarray(values).view(np.uint8)
+            late = late & (old != new).reshape(-1, width).any(-1, keepdims=True)
+        if late.any():
+            lane, word = (int(x[0]) for x in np.nonzero(late))
+            self.mistake(self.race("writes", int(found[lane, word]), "used"), lane)
+        self.last[words] = own if tickets is None else tickets[:, None]
 
     def active(self, g: Any, m: Any) -> tuple[Any, Any, Any]:
-        """Return the warps, the threads and the tickets of the active lanes."""
-        rows, threads = self.rows[g.lo : g.hi], self.threads[g.lo : g.hi]
+        """Return the warps, the threads and the tickets of the active lanes, (lanes, 1)."""
         if m is True:
-            return rows.reshape(-1), threads.reshape(-1), g.tickets.reshape(-1)
-        here = np.broadcast_to(m, (g.n, 32))
-        return rows[here], threads[here], g.tickets[here]
+            return g.threads
+        here = np.broadcast_to(m, (g.n, 32)).reshape(-1)
+        rows, threads, tickets = g.threads
+        return rows[here], threads[here], tickets[here]
 
     def matrices(self, g: Any, lines: Any, *, stored: bool) -> None:
         """Check the rows of 8x8 matrices, each as an access of the lane that names it.
 
-        `lines` are the byte places of the rows, (warps, matrices, 8).
+        `lines` are the byte offsets of the rows, (warps, matrices, 8).
         """
         n = lines.shape[1] * 8
         lanes = np.zeros((g.n, 32), bool)
         lanes[:, :n] = True
-        first = lines.reshape(-1) >> 2
+        first = lines.reshape(-1, 1) >> 2
         rows, threads, own = self.active(g, lanes)
         found = (self.last if stored else self.shared.words).take(first)
         late = self.late(found, rows, threads)
         if late.any():
             lane = int(np.argmax(late))
             what, before = ("writes", "used") if stored else ("reads", "wrote")
-            text = self.race(what, int(found[lane]), before)
-            raise Fault(text, lane // n * 32 + lane % n)
+            text = self.race(what, int(found[lane, 0]), before)
+            self.mistake(text, lane // n * 32 + lane % n)
         self.last[first] = own
 
     def brought(self, who: tuple[int, int], units: Any, ticket: int) -> None:
@@ -291,12 +285,12 @@ class Order:
             It does not.
         """
         row, lane = who
-        first = (units >> 2)[:, None] + np.arange(4)
-        found = self.last.take(first)
+        words = words_of(units, 16)
+        found = self.last.take(words)
         late = self.late(found, row, self.threads[row, lane])
         if late.any():
-            raise Fault(self.race("overwrites", int(found[late][0]), "used"))
-        self.last[first] = ticket
+            self.mistake(self.race("overwrites", int(found[late][0]), "used"))
+        self.last[words] = ticket
 
     def in_flight(self, ticket: int) -> None:
         """Let nobody be behind a copy until it has ended."""
@@ -317,7 +311,7 @@ class Order:
         for each in range(row + 1, row + 4) if lane is None and late.any() else ():
             late &= self.late(words, each, thread)
         if late.any():
-            raise Fault(self.race(f"{what} reads", int(words[late][0]), "wrote"))
+            self.mistake(self.race(f"{what} reads", int(words[late][0]), "wrote"))
 
     def behind_fence(self, units: Any) -> None:
         """Check that whoever used 16-byte units last has a proxy fence behind that.
@@ -327,9 +321,9 @@ class Order:
         Fault
             The asynchronous proxy would overwrite what ordinary instructions may not have read.
         """
-        found = self.last.take((units >> 2)[:, None] + np.arange(4))
+        found = self.last.take(words_of(units, 16))
         if (~self.tickets.fenced[found] & (found > 1)).any():
-            raise Fault(
+            self.mistake(
                 "it overwrites shared memory that ordinary instructions used with no "
                 "fence.proxy.async behind them"
             )
@@ -373,42 +367,42 @@ class Parts:
         self.ticket[first] = tickets
 
 
-def _words(places: Any, width: int) -> Iterator[Any]:
-    """Yield the numbers of the first, second and so on words of accesses."""
-    first = places >> 2
-    yield first
-    for word in range(1, width // 4):
-        yield first + word
+def _distinct(found: Any) -> Any:
+    """Return the tickets of accesses, of all words or of the first: mostly one wrote all words."""
+    first = found[:, :1]
+    return first if found.shape[1] == 1 or (found == first).all() else found
 
 
-def _part(places: Any, width: int) -> Any:
+def _part(offsets: Any, width: int) -> Any:
     """Return the bytes of its word that each access has, as bits; None where it has them all."""
-    return None if width >= 4 else ((1 << width) - 1 << (places & 3)).astype(np.uint8)
+    return None if width >= 4 else ((1 << width) - 1 << (offsets[:, None] & 3)).astype(np.uint8)
 
 
-def load_shared(g: Any, m: Any, places: Any, width: int, ordered: bool) -> Any:
+def load_shared(g: Any, m: Any, offsets: Any, width: int, ordered: bool) -> Any:
     """Load from shared memory in the active lanes; nothing else orders what is `ordered`."""
-    machine = g.machine
-    if machine.reached is not None:
-        machine.reached.loads(g, m, places)
-    found = machine.shared.load(places, width)
-    if machine.order is not None and ordered:
-        machine.order.read(g, m, places, width)
-    return found
+    shared = g.machine.shared
+    if g.machine.reached is not None:
+        g.machine.reached.loads(g, m, offsets)
+    words = words_of(offsets, width)
+    found = shared.words.take(words)
+    shared.readable(found)
+    if ordered:
+        g.machine.order.read(g, m, words, found, _part(offsets, width))
+    return shared.views[width].take(offsets // width)
 
 
 def store_shared(
-    g: Any, m: Any, places: Any, width: int, values: Any, ordered: bool, tickets: Any = None
+    g: Any, m: Any, offsets: Any, width: int, values: Any, ordered: bool, tickets: Any = None
 ) -> None:
     """Store to shared memory in the active lanes, by default under the tickets of the lanes."""
     machine = g.machine
     if machine.reached is not None:
-        machine.reached.changes(g, m, places)
-    if machine.order is not None and ordered:
-        machine.order.write(g, m, places, width, values, tickets)
+        machine.reached.changes(g, m, offsets)
+    if ordered:
+        machine.order.write(g, m, offsets, width, values, tickets)
     if tickets is None:
-        tickets = g.tickets.reshape(-1) if m is True else g.tickets[np.broadcast_to(m, (g.n, 32))]
-    machine.shared.store(places, values, width, tickets)
+        tickets = machine.order.active(g, m)[2]
+    machine.shared.store(offsets, values, width, tickets)
 
 
 def joined(told: Any, more: Any) -> Any:

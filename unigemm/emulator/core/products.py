@@ -29,7 +29,7 @@ class Fma32:
     z: int
     pair: bool = False
 
-    def __call__(self, V: list[Any], m: Any, g: Any) -> None:
+    def __call__(self, V: Any, m: Any, g: Any) -> None:
         """Compute it alone, in the lanes that are active."""
         function = fma32_pairs if self.pair else fma32
         np.copyto(V[self.d], function(V[self.x], V[self.y], V[self.z]), where=m)
@@ -88,7 +88,7 @@ def _together(run: list[Fma32], slots: Sequence[tuple[str, int]]) -> Any:
     width = 8 if run[0].pair else 4
     found: list[Any] = []
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         if not found:
             operands = [[getattr(each, name) for each in run] for name in "dxyz"]
             found.extend(np.array([slots[slot][1] for slot in part]) for part in operands)

@@ -2,7 +2,7 @@
 
 A closure is called as ``op(V, m, g)`` for neighbouring warps that run an instruction together:
 
-    V   list of arrays (warps, 32), one for each register seen as each type that is used ("slots")
+    V   arrays (warps, 32), one for each register seen as each type that is used ("slots")
     m   which lanes are active: True for all, else bool (warps, 32)
     g   the `Rows` of the machine: everything else
 """
@@ -10,7 +10,7 @@ A closure is called as ``op(V, m, g)`` for neighbouring warps that run an instru
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ _BARE = re.compile(
     r"cp\.async\.(bulk\.)?(commit_group|wait_all))\b"
 )
 MOST_LOCAL = 512 << 10  # bytes of a thread
-Op = Callable[[list[Any], Any, Any], None]
+Op = Callable[[Any, Any, Any], None]
 
 #: PTX types to those of NumPy; bits are unsigned, bfloat16 and float8 are bits.
 DTYPES: dict[str, Any] = {
@@ -100,7 +100,6 @@ class Program:
     constants: tuple[Any, ...]
     specials: tuple[tuple[str, Any], ...]
     params: tuple[tuple[int, Any], ...]
-    shared_places: dict[str, int]
     static_shared: int
     static_bytes: int
     local_bytes: int
@@ -124,22 +123,22 @@ class Builder:
         self._specials: dict[tuple[str, str], int] = {}
         self._params: dict[tuple[int, str], int] = {}
         self.params = {p.name: p for p in kernel.parameters}
-        self.shared_places, self.local_places = {}, {}
+        self.shared_offsets, self.local_offsets = {}, {}
         end = local = 0
         for v in (*module.variables, *kernel.variables):
             if v.space == "local":
                 local = -(-local // v.alignment) * v.alignment
-                self.local_places[v.name] = local
+                self.local_offsets[v.name] = local
                 local += v.size
             elif v.size:
                 end = -(-end // v.alignment) * v.alignment
-                self.shared_places[v.name] = end
+                self.shared_offsets[v.name] = end
                 end += v.size
         self.static_bytes = end
         dynamic = [v for v in (*module.variables, *kernel.variables) if not v.size]
         for v in dynamic:  # all of them name the same memory, behind the static one
             end = -(-end // v.alignment) * v.alignment
-        self.shared_places |= {v.name: end for v in dynamic}
+        self.shared_offsets |= {v.name: end for v in dynamic}
         self.static_shared, self.local_bytes = end, local
         if local > MOST_LOCAL:
             raise PtxError(
@@ -151,6 +150,18 @@ class Builder:
         """Return an error that names the line being compiled."""
         text = self.module.line(self.line).strip()
         return PtxError(f"`{text}`: {message}", self.line)
+
+    def known(self, parts: Iterable[str], *known: str) -> None:
+        """Refuse modifiers that are not known.
+
+        Raises
+        ------
+        PtxError
+            There is one.
+        """
+        for part in parts:
+            if part not in known:
+                raise self.error(f"the modifier .{part} is not implemented")
 
     # -- slots
 
@@ -208,7 +219,7 @@ class Builder:
         if isinstance(operand, Immediate):
             return self.constant(operand.value, kind, operand.width)
         if isinstance(operand, Symbol):
-            if operand.name in self.shared_places:
+            if operand.name in self.shared_offsets:
                 return self._special(f"%shared.{self.address_of(operand)}", kind)
             return self.constant(self.address_of(operand), kind)
         if not isinstance(operand, Register) or operand.type == "sink":
@@ -265,10 +276,10 @@ class Builder:
         """
         from .memory import SharedMemory
 
-        if symbol.name in self.shared_places:
-            return SharedMemory.base + self.shared_places[symbol.name]
-        if symbol.name in self.local_places:
-            return self.local_places[symbol.name]
+        if symbol.name in self.shared_offsets:
+            return SharedMemory.base + self.shared_offsets[symbol.name]
+        if symbol.name in self.local_offsets:
+            return self.local_offsets[symbol.name]
         if symbol.name in self.params:
             return self.params[symbol.name].offset
         raise self.error(f"there is no variable {symbol.name}")
@@ -290,8 +301,7 @@ class Builder:
             self.kernel, steps, tuple(self._slots), self._counts, tuple(self._constants),
             tuple((name, np.dtype(char)) for name, char in self._specials),
             tuple((offset, np.dtype(char)) for offset, char in self._params),
-            self.shared_places, self.static_shared, self.static_bytes, self.local_bytes,
-            self.module,
+            self.static_shared, self.static_bytes, self.local_bytes, self.module,
         )  # fmt: skip
 
     def _with_products_together(self, step: Step) -> Step:
@@ -357,7 +367,7 @@ def _guarded(builder: Builder, instruction: Instruction, make: Any) -> Op:
     guard = builder.source(instruction.predicate, "pred")
     if instruction.negated:
 
-        def unless(V: list[Any], m: Any, g: Any) -> None:
+        def unless(V: Any, m: Any, g: Any) -> None:
             active = ~V[guard] & m
             if active.any():
                 try:
@@ -367,7 +377,7 @@ def _guarded(builder: Builder, instruction: Instruction, make: Any) -> Op:
 
         return unless
 
-    def when(V: list[Any], m: Any, g: Any) -> None:
+    def when(V: Any, m: Any, g: Any) -> None:
         active = V[guard] & m
         if active.any():
             try:
@@ -383,5 +393,5 @@ def _among(fault: Fault, active: Any, m: Any, g: Any) -> Fault:
     if fault.thread is None:
         return fault
     held = np.flatnonzero(np.broadcast_to(active, (g.n, 32)))
-    place = held[fault.thread] if fault.thread < len(held) else held[0]
-    return Fault(str(fault), int(np.broadcast_to(m, (g.n, 32)).reshape(-1)[:place].sum()))
+    index = held[fault.thread] if fault.thread < len(held) else held[0]
+    return Fault(str(fault), int(np.broadcast_to(m, (g.n, 32)).reshape(-1)[:index].sum()))

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ..ptx.faults import Fault
 from .order import Order
 
 __all__ = ["Reached"]
@@ -30,22 +29,22 @@ class Reached:
         self._loads: dict[int, list[int]] = {}  # of warps: their number, and how many they are
         self._loaded: dict[tuple[int, int], int] = {}  # by CTA and warp: up to which load
 
-    def _away(self, g: Any, m: Any, places: Any) -> tuple[Any, Any, Any]:
+    def _away(self, g: Any, m: Any, offsets: Any) -> tuple[Any, Any, Any]:
         """Return the CTAs, warps and threads of the active lanes that come to another CTA."""
-        rows, threads, _ = self.order.active(g, m)
-        ctas = places // self.order.shared.pitch
+        rows, threads, _ = (x[:, 0] for x in self.order.active(g, m))
+        ctas = offsets // self.order.shared.pitch
         away = ctas != rows // self.order.of_cta
         return ctas[away], rows[away], threads[away]
 
-    def changes(self, g: Any, m: Any, places: Any) -> None:
+    def changes(self, g: Any, m: Any, offsets: Any) -> None:
         """Note stores and arrivals of the active lanes."""
-        ctas, rows, threads = self._away(g, m, places)
+        ctas, rows, threads = self._away(g, m, offsets)
         if len(ctas):
             self._changed[ctas, threads] = self.order.clock[rows]
 
-    def loads(self, g: Any, m: Any, places: Any) -> None:
+    def loads(self, g: Any, m: Any, offsets: Any) -> None:
         """Note loads of the active lanes."""
-        ctas, rows, _ = self._away(g, m, places)
+        ctas, rows, _ = self._away(g, m, offsets)
         for row in dict.fromkeys(rows.tolist()):
             if row not in self._loads:
                 self._loads[row] = [self.order.number(row), 0]
@@ -68,11 +67,13 @@ class Reached:
         known = order.known[cta * order.of_cta : (cta + 1) * order.of_cta].max(0)
         late = known[: 32 * order.cluster] < self._changed[cta]
         if late.any():
-            raise Fault(_early(order.who(int(late.argmax())), "changes"))
+            self._early(int(late.argmax()), "changes")
         for (other, row), count in self._loaded.items():
             if other == cta and known[self._loads[row][0]] < count:
-                raise Fault(_early(order.who(int(order.threads[row, 0])), "loads from"))
+                self._early(int(order.threads[row, 0]), "loads from")
 
-
-def _early(who: str, does: str) -> str:
-    return f"its CTA ends, and nothing orders that behind what {who} {does} its shared memory"
+    def _early(self, thread: int, does: str) -> None:
+        self.order.mistake(
+            f"its CTA ends, and nothing orders that behind what {self.order.who(thread)} {does} "
+            "its shared memory"
+        )

@@ -24,7 +24,7 @@ def mask_bits(m: Any, n: int) -> Any:
     return (np.broadcast_to(m, (n, 32)) * _BITS).sum(-1, dtype=np.uint32)[:, None]
 
 
-def members(V: list[Any], slot: int, m: Any, g: Any, name: str) -> Any:
+def members(V: Any, slot: int, m: Any, g: Any, name: str) -> Any:
     """Check that the lanes of a membermask are those that are here, and return the mask.
 
     Raises
@@ -64,7 +64,7 @@ def shuffle(b: Builder, i: Instruction) -> Op:
     x, lane, clamp = (b.source(operand, "u32") for operand in i.operands[1:4])
     mask = b.source(i.operands[4], "u32")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         members(V, mask, m, g, "shfl.sync")
         by = (V[lane] & np.uint32(31)).astype(np.int64)
         last = (V[clamp] & np.uint32(31)).astype(np.int64)
@@ -107,7 +107,7 @@ def vote(b: Builder, i: Instruction) -> Op:
     if mode not in ("all", "any", "uni", "ballot"):
         raise b.error(f"the mode .{mode} is not known")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         here = members(V, mask, m, g, "vote.sync")
         ballot = mask_bits(V[p] & m, g.n)
         found: Any = ballot
@@ -127,7 +127,7 @@ def activemask(b: Builder, i: Instruction) -> Op:
     """Which lanes are here."""
     d = b.target(i.operands[0], "b32")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         np.copyto(V[d], mask_bits(m, g.n), where=m)
 
     return op
@@ -142,7 +142,7 @@ def elect(b: Builder, i: Instruction) -> Op:
     d, p = b.target(target.first, "b32"), b.target(target.second, "pred")
     mask = b.source(_last(i.operands), "u32")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         members(V, mask, m, g, "elect.sync")
         here = np.broadcast_to(m, (g.n, 32))
         first = np.argmax(here, -1).astype(np.uint32)[:, None]
@@ -157,14 +157,12 @@ def warp_sync(b: Builder, i: Instruction) -> Op:
     """``bar.warp.sync``: check who is here; what they did is known to all of them."""
     mask = b.source(i.operands[0], "u32")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         members(V, mask, m, g, "bar.warp.sync")
-        machine = g.machine
-        if machine.order is not None:
-            lanes = np.broadcast_to(m, (g.n, 32))
-            for n, row in enumerate(range(g.lo, g.hi)):
-                machine.order.met(row, lanes[n])
-            machine.writes.epoch(g.lo, g.hi)
+        lanes = np.broadcast_to(m, (g.n, 32))
+        for n, row in enumerate(range(g.lo, g.hi)):
+            g.machine.order.met(row, lanes[n])
+        g.machine.writes.epoch(g.lo, g.hi)
 
     return op
 
@@ -186,7 +184,7 @@ def redux(b: Builder, i: Instruction) -> Op:
     d, x = b.target(i.operands[0], kind), b.source(i.operands[1], kind)
     mask = b.source(i.operands[2], "u32")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         members(V, mask, m, g, "redux.sync")
         value = np.broadcast_to(V[x], (g.n, 32))
         info = np.iinfo(DTYPES[kind])

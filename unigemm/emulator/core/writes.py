@@ -22,9 +22,9 @@ class Writes:
         epoch (see `order`).
     """
 
-    def __init__(self, tickets: Tickets, warps: int, order: Order | None) -> None:
+    def __init__(self, tickets: Tickets, warps: int, order: Order) -> None:
         self.tickets, self.order = tickets, order
-        self.stores = np.full((warps, 32), Tickets.ALWAYS, np.int32)
+        self.stores = np.zeros((warps, 32), np.int32)
         self._unfenced: list[list[int]] = [[] for _ in range(warps)]  # first tickets of epochs
         self._numbers: dict[int, list[int]] = {}  # of a warp's copies, and how many there are
         self._open = np.zeros((warps, 32), np.int32)  # of the cp.async group that is open
@@ -34,16 +34,14 @@ class Writes:
         self._begin(0, warps)
 
     def _begin(self, lo: int, hi: int) -> None:
-        if self.order is not None:
-            self.stores[lo:hi] = self.order.begin(lo, hi)
-            for row, first in enumerate(self.stores[lo:hi, 0].tolist(), lo):
-                self._unfenced[row].append(first)
+        self.stores[lo:hi] = self.order.begin(lo, hi)
+        for row, first in enumerate(self.stores[lo:hi, 0].tolist(), lo):
+            self._unfenced[row].append(first)
 
     def epoch(self, lo: int, hi: int) -> None:
         """Begin a new epoch of warps `lo` to `hi`."""
-        if self.order is not None:
-            self.order.clock[lo:hi] += 1
-            self._begin(lo, hi)
+        self.order.clock[lo:hi] += 1
+        self._begin(lo, hi)
 
     def fence(self, lo: int, hi: int) -> None:
         """Make the stores of warps `lo` to `hi` visible to the asynchronous proxy."""
@@ -58,11 +56,10 @@ class Writes:
         for row in range(lo, hi):
             if not self._open[row, 0]:
                 ticket = self._open[row] = self.tickets.new(readable=False, fenced=False)
-                if self.order is not None:
-                    told = self._numbers.setdefault(row, [0, 0])
-                    told[0] = told[0] or self.order.number(row)
-                    told[1] += 1
-                    self.tickets.belongs(ticket, *told)
+                told = self._numbers.setdefault(row, [0, 0])
+                told[0] = told[0] or self.order.number(row)
+                told[1] += 1
+                self.tickets.belongs(ticket, *told)
         return self._open[lo:hi]
 
     def commit(self, lo: int, hi: int) -> None:
@@ -77,8 +74,7 @@ class Writes:
             done = max(len(groups) - keep, 0)
             for group in groups[:done]:
                 self.tickets.readable[group] = True
-                if self.order is not None:
-                    self.see(group, self.order.known[row])
+                self.see(group, self.order.known[row])
             del groups[:done]
 
     def see(self, copies: list[int], into: Any) -> None:
@@ -89,8 +85,6 @@ class Writes:
 
     def ended(self, row: int, copies: list[int]) -> Any:
         """Return what the end of copies of a warp tells: that, and that they could begin."""
-        if self.order is None:
-            return None
         told = np.zeros(self.order.width, np.int32)
         self.see(copies, told)
         ran, waited = self.order.ran, self.order.waited
@@ -130,17 +124,17 @@ class Counts:
         self.tma_loaded = self.tma_filled = self.tma_stored = 0
         self.accesses = self.passes = 0
 
-    def access(self, places: Any, m: Any, shape: tuple[int, int], width: int) -> None:
-        """Count loads or stores: byte places of the active lanes of some warps."""
+    def access(self, offsets: Any, m: Any, shape: tuple[int, int], width: int) -> None:
+        """Count loads or stores, by the byte offsets of the active lanes of some warps."""
         if self.conflicts:
             mask = np.broadcast_to(m, shape)
             whole = np.full(shape, -1, np.int64)
-            whole[mask] = places.reshape(-1)
+            whole[mask] = offsets.reshape(-1)
             self.accesses += int(mask.any(-1).sum())
             self.passes += bank_passes(whole, width)
 
     def matrix(self, rows: Any) -> None:
-        """Count an 8x8 matrix of some warps, by the places of its rows, (warps, 8)."""
+        """Count an 8x8 matrix of some warps, by the byte offsets of its rows, (warps, 8)."""
         if self.conflicts:
             self.accesses += len(rows)
             self.passes += bank_passes(rows, 16)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..async_copy.mbarriers import barrier_at
-from ..async_copy.tma import arrival, bring, threads_of
+from ..async_copy.proxy import arrival, bring, threads_of
 from ..async_copy.transfer import active, address_of, flat_shared
 from ..core.arithmetic import instruction
 from ..core.grid import cta_coordinates
@@ -86,7 +86,7 @@ def move(b: Builder, i: Instruction) -> Op:
     if len(targets) != 2 or len(sources) != 2:
         raise b.error("two registers of 64 bits are expected")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         values = [np.copy(V[x]) for x in sources]
         for d, value in zip(targets, values, strict=True):
             np.copyto(V[d], value, where=m)
@@ -96,37 +96,34 @@ def move(b: Builder, i: Instruction) -> Op:
 
 @instruction("clusterlaunchcontrol.try_cancel")
 def try_cancel(b: Builder, i: Instruction) -> Op:
-    """Ask for the work of a cluster; the answer goes to shared memory, of all CTAs if so asked."""
+    """Request the work of a cluster; the answer goes to shared memory, of one CTA or of all."""
     if not b.module.target.startswith(_TARGETS):
         raise b.error(f"the target {b.module.target} has no such instruction")
-    known = {"async", "shared::cta", "mbarrier::complete_tx::bytes", "b128"}
-    for part in i.parts[2:]:
-        if part not in known and part != "multicast::cluster::all":
-            raise b.error(f"the modifier .{part} is not implemented")
+    known = "async", "shared::cta", "mbarrier::complete_tx::bytes", "b128"
+    b.known(i.parts[2:], *known, "multicast::cluster::all")
     if "shared::cta" not in i.parts:
         raise b.error("generic addresses are not implemented here")
     everyone = "multicast::cluster::all" in i.parts
     to, signal, line = address_of(b, i.operands[0]), address_of(b, i.operands[1]), i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         bases = active(g.base, m, g)
-        places = flat_shared(active(to(V), m, g), bases, g, 16)
+        offsets = flat_shared(active(to(V), m, g), bases, g, 16)
         signals = flat_shared(active(signal(V), m, g), bases, g, 8)
-        threads = zip(threads_of(m, g), places.tolist(), signals.tolist(), strict=True)
-        for n, (who, place, at) in enumerate(threads):
+        threads = zip(threads_of(m, g), offsets.tolist(), signals.tolist(), strict=True)
+        for n, (who, offset, at) in enumerate(threads):
             with at_thread(n):
-                _ask(g.machine, place, at, everyone, line, who)
+                _ask(g.machine, offset, at, everyone, line, who)
 
     return op
 
 
-def _ask(machine: Any, place: int, signal: int, everyone: bool, line: int,
+def _ask(machine: Any, offset: int, signal: int, everyone: bool, line: int,
          who: tuple[int, int]) -> None:  # fmt: skip
     clusters: Clusters = machine.extra["clusters"]
-    pitch, size = machine.shared.pitch, machine.geometry.cluster_size
-    own = place // pitch
-    first = own - (machine.first + own) % size
-    ctas = range(first, first + size) if everyone else (own,)
+    pitch = machine.shared.pitch
+    own = offset // pitch
+    ctas = machine.cluster_ctas(own) if everyone else [own]
     if any(machine.first + cta in clusters.failed for cta in ctas):
         raise Fault("a request to cancel a cluster comes after the answer that none was cancelled")
     found = clusters.cancel(machine.rng)
@@ -135,11 +132,9 @@ def _ask(machine: Any, place: int, signal: int, everyone: bool, line: int,
         words[:3] = cta_coordinates(machine.geometry, found)
     words[3] = found is not None
     for cta in ctas:
-        here = cta * pitch + place % pitch
         barrier = barrier_at(machine, cta * pitch + signal % pitch)
-        units = np.array([here])
-        if machine.order is not None:
-            machine.order.behind_fence(units)
+        units = np.array([cta * pitch + offset % pitch])
+        machine.order.behind_fence(units)
         ticket = bring(machine, who, units, words.view(carrier(16)))
         failed = partial(clusters.failed.add, machine.first + cta) if found is None else None
         arrival(machine, barrier, 16, ticket, line, who[0], failed)
@@ -158,7 +153,7 @@ def is_canceled(b: Builder, i: Instruction) -> Op:
     *(f"clusterlaunchcontrol.query_cancel.get_first_ctaid::{axis}" for axis in _AXES),
 )
 def first_cta(b: Builder, i: Instruction) -> Op:
-    """Return the place in the grid of the cancelled cluster's first CTA, or one axis of it.
+    """Return the coordinates of the cancelled cluster's first CTA in the grid, or one of them.
 
     Where none was cancelled the results are of no use: all ones here.
     """
@@ -172,7 +167,7 @@ def first_cta(b: Builder, i: Instruction) -> Op:
     targets = [(axis, b.target(x, "b32")) for axis, x in found]
     halves = _halves(b, answer)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         for axis, d in targets:
             word = V[halves[axis // 2]] >> np.uint64(32 * (axis % 2))
             np.copyto(V[d], word.astype(np.uint32), where=m)

@@ -121,7 +121,7 @@ class EmulatedDevice:
     def library(self) -> Library:
         """Return NumPy, with its arrays on this device."""
         plain = numpy_library()
-        place = Device("cuda", self.index)
+        here = Device("cuda", self.index)
 
         def read(x: Any) -> tuple[int, Hashable]:
             self.see(x)
@@ -129,11 +129,11 @@ class EmulatedDevice:
 
         def operand(x: Any, name: str) -> Operand:
             self.see(x)
-            return replace(plain.operand(x, name), device=place)
+            return replace(plain.operand(x, name), device=here)
 
         def as_bytes(x: Any, name: str) -> Operand | None:
             found = plain.as_bytes(x, name)
-            return found and replace(found, device=place)
+            return found and replace(found, device=here)
 
         def claim(x: Any, name: str = "out") -> None:
             plain.claim(x, name)

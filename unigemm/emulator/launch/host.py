@@ -176,7 +176,7 @@ def _parameters(kernel: Kernel, pointers: Any) -> bytes:
     return bytes(out)
 
 
-def _put(place: Any, value: int) -> int:
+def _put(pointer: Any, value: int) -> int:
     """Write an answer, and say that all went well."""
-    place[0] = value
+    pointer[0] = value
     return 0

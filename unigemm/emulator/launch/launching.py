@@ -305,7 +305,7 @@ def _check(program: Program, geometry: Geometry) -> None:
             f"{program.kernel.name} is compiled for blocks of {_three(wanted)} threads, not "
             f"{geometry.block}"
         )
-    if not 0 < geometry.threads <= 1024:
+    if geometry.threads > 1024:
         raise EmulatorError(f"a block of {geometry.threads} threads cannot be launched")
     if min(geometry.block) < 1:
         raise EmulatorError(f"a block of {geometry.block} threads cannot be launched")
@@ -349,8 +349,8 @@ def _count(report: Report, program: Program, machine: Machine) -> None:
     report.shared_accesses += machine.counts.accesses
     report.shared_passes += machine.counts.passes
     report.events += machine.log
-    for place, lanes in machine.traced:
-        segment = program.steps[place].segment
+    for number, lanes in machine.traced:
+        segment = program.steps[number].segment
         for instruction in body[segment.first : segment.last]:
             text = program.module.line(instruction.line).strip()
             report.trace.append(Traced(instruction.line, text, lanes))

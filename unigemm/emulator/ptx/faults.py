@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,9 @@ __all__ = [
     "PtxError",
     "Site",
     "at_thread",
+    "fail",
     "of_thread",
+    "overlook",
 ]
 
 #: Errors that Python and NumPy raise for senseless PTX, operands, addresses or descriptors.
@@ -44,7 +45,7 @@ class PtxError(EmulatorError):
 
 @dataclass(frozen=True)
 class Site:
-    """The place of a fault: line of the PTX, CTA in the grid, warp in the CTA, and lane."""
+    """Where a fault is: line of the PTX, CTA in the grid, warp in the CTA, and lane."""
 
     line: int
     cta: tuple[int, int, int] | None = None
@@ -88,18 +89,37 @@ class Fault(Exception):
         self.thread, self.line = thread, line
 
 
-@contextmanager
-def at_thread(thread: int) -> Iterator[None]:
+def fail(message: str, thread: int | None = None) -> None:
+    """Report a mistake.
+
+    Raises
+    ------
+    Fault
+        Always.
+    """
+    raise Fault(message, thread)
+
+
+def overlook(message: str, thread: int | None = None) -> None:
+    """Go on in spite of a mistake: hardware does, too."""
+
+
+class at_thread:
     """Say of a fault inside that it is one of a thread: its index among those that are active."""
-    try:
-        yield
-    except Fault as fault:
-        raise Fault(str(fault), thread if fault.thread is None else fault.thread) from None
+
+    def __init__(self, thread: int | Callable[[], int]) -> None:
+        self.thread = thread
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Fault):
+            own = self.thread if isinstance(self.thread, int) else self.thread()
+            thread = own if error.thread is None else error.thread
+            raise Fault(str(error), thread, error.line) from None
 
 
-@contextmanager
-def of_thread(m: Any, g: Any, n: int, lane: int | None = None) -> Iterator[None]:
+def of_thread(m: Any, g: Any, n: int, lane: int = 0) -> at_thread:
     """Say of a fault inside that it is one of warp `n` of a group, and maybe of one lane."""
-    here = np.broadcast_to(m, (g.n, 32)).reshape(-1)
-    with at_thread(int(here[: 32 * n + (lane or 0)].sum())):
-        yield
+    return at_thread(lambda: int(np.broadcast_to(m, (g.n, 32)).reshape(-1)[: 32 * n + lane].sum()))

@@ -14,19 +14,28 @@ import numpy as np
 from ..core import rounding
 from ..core.memory import carrier
 
-__all__ = ["BYTES", "factor", "numbers", "read_sums", "sum_kinds", "sum_registers", "write_sums"]
+__all__ = [
+    "BYTES",
+    "acc_kinds",
+    "acc_registers",
+    "factor",
+    "numbers",
+    "read_acc",
+    "round_acc",
+    "write_acc",
+]
 
 #: Bytes of an element of A or B.
 BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "f64": 8, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
-_TOGETHER = {  # types that are multiplied with each other: types of their sums
+_TOGETHER = {  # types that are multiplied with each other: types of their accumulators
     ("f16",): ("f16", "f32"), ("bf16",): ("f32",), ("tf32",): ("f32",), ("f64",): ("f64",),
     ("e4m3", "e5m2"): ("f16", "f32"), ("s8", "u8"): ("s32",),
 }  # fmt: skip
 
 
-def sum_kinds(a: str, b: str) -> tuple[str, ...]:
-    """Return the types that sums of products of two types may have; none if there are no such."""
-    return next((sums for kinds, sums in _TOGETHER.items() if a in kinds and b in kinds), ())
+def acc_kinds(a: str, b: str) -> tuple[str, ...]:
+    """Return the types that accumulators of products of two types may have; none if none has."""
+    return next((acc for kinds, acc in _TOGETHER.items() if a in kinds and b in kinds), ())
 
 
 def numbers(bits: Any, kind: str) -> Any:
@@ -45,7 +54,7 @@ def _of_lanes(x: Any, warps: int) -> Any:
     return x if x.shape == (warps, 32) else np.broadcast_to(x, (warps, 32))
 
 
-def factor(V: list[Any], slots: tuple[int, ...], kind: str, warps: int, halves: int) -> Any:
+def factor(V: Any, slots: tuple[int, ...], kind: str, warps: int, halves: int) -> Any:
     """Return A, or B transposed, out of registers: (warps, 8 halves, K)."""
     word = np.uint64 if kind == "f64" else np.uint32
     raw = np.empty((warps, halves, 8, len(slots) // halves, 4), word)
@@ -55,12 +64,12 @@ def factor(V: list[Any], slots: tuple[int, ...], kind: str, warps: int, halves: 
     return numbers(raw.reshape(warps, 8 * halves, -1).view(carrier(BYTES[kind])), kind)
 
 
-def sum_registers(kind: str, rows: int, columns: int) -> int:
-    """Return how many registers of a lane hold sums: two float16 share one."""
+def acc_registers(kind: str, rows: int, columns: int) -> int:
+    """Return how many registers of a lane are accumulators: two float16 share one."""
     return rows * columns // (64 if kind == "f16" else 32)
 
 
-def read_sums(V: list[Any], slots: tuple[int, ...], kind: str, warps: int, halves: int) -> Any:
+def read_acc(V: Any, slots: tuple[int, ...], kind: str, warps: int, halves: int) -> Any:
     """Return C out of registers, as float64: (warps, 8 halves, N)."""
     each = 2 if kind == "f16" else 1
     pairs = np.empty((warps, halves, 8, len(slots) * each // (2 * halves), 4, 2))
@@ -74,12 +83,12 @@ def read_sums(V: list[Any], slots: tuple[int, ...], kind: str, warps: int, halve
     return pairs.reshape(warps, 8 * halves, -1)
 
 
-def write_sums(V: list[Any], slots: tuple[int, ...], values: Any, kind: str, m: Any, *,
+def write_acc(V: Any, slots: tuple[int, ...], values: Any, kind: str, m: Any, *,
                saturate: bool = False) -> None:  # fmt: skip
-    """Round D, of the shape of `read_sums`, and write it to the registers of the active lanes."""
+    """Round D, of the shape of `read_acc`, and write it to the registers of the active lanes."""
     warps, rows, columns = values.shape
     halves = rows // 8
-    pairs = _rounded(values, kind, saturate).reshape(warps, halves, 8, columns // 8, 4, 2)
+    pairs = round_acc(values, kind, saturate).reshape(warps, halves, 8, columns // 8, 4, 2)
     for n, slot in enumerate(slots):
         if kind == "f16":
             held = np.ascontiguousarray(pairs[:, n % halves, :, n // halves]).view(np.uint32)
@@ -88,8 +97,8 @@ def write_sums(V: list[Any], slots: tuple[int, ...], values: Any, kind: str, m: 
         np.copyto(V[slot], held.reshape(warps, 32), where=m)
 
 
-def _rounded(values: Any, kind: str, saturate: bool) -> Any:
-    """Round once; whole numbers wrap around, or stop at the ends of their range."""
+def round_acc(values: Any, kind: str, saturate: bool) -> Any:
+    """Round to a type once; whole numbers wrap around, or stop at the ends of their range."""
     if kind != "s32":
         return values.astype({"f16": np.float16, "f32": np.float32, "f64": np.float64}[kind])
     if saturate:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..async_copy.transfer import address_of, flat_shared
+from ..async_copy.transfer import address_of, elements_of, flat_shared
 from ..core.arithmetic import instruction
 from ..core.program import Builder, Op
-from ..ptx.ptx import Instruction, Vector
+from ..ptx.ptx import Instruction
 
 __all__: list[str] = []
 
@@ -18,27 +18,22 @@ _LANES = np.arange(32)
 
 def _form(b: Builder, i: Instruction, registers: Any) -> tuple[int, bool, tuple[Any, ...]]:
     """Return how many matrices there are, whether they are transposed, and the registers."""
-    known = {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"}
-    for part in i.parts[1:]:
-        if part not in known:
-            raise b.error(f"the modifier .{part} is not implemented")
+    known = "sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"
+    b.known(i.parts[1:], *known)
     count = next(int(part[1]) for part in i.parts if part in ("x1", "x2", "x4"))
-    elements = registers.elements if isinstance(registers, Vector) else (registers,)
-    if len(elements) != count:
-        raise b.error(f"{count} registers are expected")
-    return count, "trans" in i.parts, elements
+    return count, "trans" in i.parts, elements_of(b, registers, count)
 
 
-def _line_places(address: Any, V: list[Any], m: Any, g: Any, count: int, *, stored: bool) -> Any:
-    """Return the byte places of the matrices' rows, (warps, matrices, 8)."""
+def _lines(address: Any, V: Any, m: Any, g: Any, count: int, *, stored: bool) -> Any:
+    """Return the byte offsets of the matrices' rows, (warps, matrices, 8)."""
     g.machine.converged(g, m, "a matrix instruction")
     rows = np.broadcast_to(address(V), (g.n, 32))[:, : 8 * count]
     flat = flat_shared(rows.reshape(-1), g.base[:, : 8 * count].reshape(-1), g, 16)
+    lines = flat.reshape(g.n, count, 8)
     for j in range(count):  # a matrix is 128 bytes: one pass where its rows are on all banks
-        g.machine.counts.matrix(flat.reshape(g.n, count, 8)[:, j])
-    if g.machine.order is not None:
-        g.machine.order.matrices(g, flat.reshape(g.n, count, 8), stored=stored)
-    return flat.reshape(g.n, count, 8)
+        g.machine.counts.matrix(lines[:, j])
+    g.machine.order.matrices(g, lines, stored=stored)
+    return lines
 
 
 @instruction("stmatrix")
@@ -48,15 +43,15 @@ def stmatrix(b: Builder, i: Instruction) -> Op:
     address = address_of(b, i.operands[0])
     sources = [b.source(x, "b32") for x in elements]
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         shared = g.machine.shared
-        lines = _line_places(address, V, m, g, count, stored=True)
+        lines = _lines(address, V, m, g, count, stored=True)
         tickets = g.tickets.reshape(-1)
         for j, x in enumerate(sources):
             value = np.broadcast_to(V[x], (g.n, 32))
-            for half, places in enumerate(_halves(lines[:, j], transposed)):
+            for half, offsets in enumerate(_halves(lines[:, j], transposed)):
                 bits = (value >> np.uint32(16 * half)).astype(np.uint16)
-                shared.store(places.reshape(-1), bits.reshape(-1), 2, tickets)
+                shared.store(offsets.reshape(-1), bits.reshape(-1), 2, tickets)
 
     return op
 
@@ -68,13 +63,13 @@ def ldmatrix(b: Builder, i: Instruction) -> Op:
     address = address_of(b, i.operands[1])
     targets = [b.target(x, "b32") for x in elements]
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         shared = g.machine.shared
-        lines = _line_places(address, V, m, g, count, stored=False)
+        lines = _lines(address, V, m, g, count, stored=False)
         for j, d in enumerate(targets):
             low, high = (
-                shared.load(places.reshape(-1), 2).astype(np.uint32)
-                for places in _halves(lines[:, j], transposed)
+                shared.load(offsets.reshape(-1), 2).astype(np.uint32)
+                for offsets in _halves(lines[:, j], transposed)
             )
             np.copyto(V[d], (low | (high << np.uint32(16))).reshape(g.n, 32), where=m)
 
@@ -88,7 +83,7 @@ def movmatrix(b: Builder, i: Instruction) -> Op:
         raise b.error("this form is not implemented")
     d, x = b.target(i.operands[0], "b32"), b.source(i.operands[1], "b32")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         g.machine.converged(g, m, "movmatrix")
         held = np.ascontiguousarray(np.broadcast_to(V[x], (g.n, 32)))
         matrix = held.view(np.uint16).reshape(g.n, 8, 8)
@@ -99,7 +94,7 @@ def movmatrix(b: Builder, i: Instruction) -> Op:
 
 
 def _halves(lines: Any, transposed: bool) -> tuple[Any, Any]:
-    """Return the places of the two elements of each lane: row lane / 4, columns 2 (lane % 4)."""
+    """Return the offsets of the two elements of each lane: row lane / 4, columns 2 (lane % 4)."""
     across, pair = _LANES // 4, 2 * (_LANES % 4)
     if transposed:
         return lines[:, pair] + 2 * across, lines[:, pair + 1] + 2 * across

@@ -1,8 +1,9 @@
 """mma.sync: products of a warp, out of its registers.
 
-Dense products of the types and shapes that tensor cores have from sm_80 to sm_90. Sums for sm_90
-are Hopper's; for other targets they are exact before they are rounded, once for each instruction,
-where hardware keeps fewer bits. Those of float64 are fused multiply-adds in the order of K.
+Dense products of the types and shapes that tensor cores have from sm_80 to sm_90. Accumulators for
+sm_90 are Hopper's; for other targets they are exact before they are rounded, once for each
+instruction, where hardware keeps fewer bits. Those of float64 are fused multiply-adds in the order
+of K.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from ..async_copy.transfer import elements_of
 from ..core.arithmetic import instruction
 from ..core.program import Builder, Op
 from ..core.rounding import fma64
-from ..ptx.ptx import Instruction, Vector
-from .fragments import BYTES, factor, read_sums, sum_kinds, sum_registers, write_sums
-from .tensor_sums import summed, summed_by_halves
+from ..ptx.ptx import Instruction
+from .accumulation import accumulated, accumulated_by_halves
+from .fragments import BYTES, acc_kinds, acc_registers, factor, read_acc, write_acc
 
 __all__: list[str] = []
 
@@ -44,7 +46,7 @@ class Form:
     k: int
     a: str
     b: str
-    sums: str
+    acc: str
     saturate: bool
     hopper: bool
 
@@ -60,9 +62,9 @@ def _form(b: Builder, i: Instruction) -> Form:
     form = Form(int(found[1]), int(found[2]), found[5], found[6], found[4],
                 found[3] == ".satfinite", b.module.target.startswith("sm_90"))  # fmt: skip
     since = _SHAPES.get(form.a, {}).get((form.m, form.k))
-    if since is None or form.sums not in sum_kinds(form.a, form.b):
+    if since is None or form.acc not in acc_kinds(form.a, form.b):
         raise b.error("this shape of mma is not known for these types")
-    if found[3] and {".rn": "f64", ".satfinite": "s32"}[found[3]] != form.sums:
+    if found[3] and {".rn": "f64", ".satfinite": "s32"}[found[3]] != form.acc:
         raise b.error(f"the modifier {found[3]} is not of these types")
     target = re.match(r"sm_(\d+)", b.module.target)
     if target is None or int(target[1]) < since:
@@ -71,10 +73,8 @@ def _form(b: Builder, i: Instruction) -> Form:
 
 
 def _registers(b: Builder, operand: Any, kind: str, count: int, result: bool) -> tuple[int, ...]:
-    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    if len(elements) != count:
-        raise b.error(f"{count} registers of .{kind} are expected")
-    return tuple((b.target if result else b.source)(x, kind) for x in elements)
+    slot = b.target if result else b.source
+    return tuple(slot(x, kind) for x in elements_of(b, operand, count))
 
 
 @instruction("mma.sync")
@@ -83,33 +83,33 @@ def mma(b: Builder, i: Instruction) -> Op:
     form = _form(b, i)
     if len(i.operands) != 4:
         raise b.error("it takes 4 operands")
-    bits = "b64" if form.sums == "f64" else "b32"
-    held = bits if form.sums == "f16" else form.sums
-    count = sum_registers(form.sums, form.m, 8)
+    bits = "b64" if form.acc == "f64" else "b32"
+    held = bits if form.acc == "f16" else form.acc
+    count = acc_registers(form.acc, form.m, 8)
     d = _registers(b, i.operands[0], held, count, True)
     left = _registers(b, i.operands[1], bits, form.registers(form.m, form.a), False)
     right = _registers(b, i.operands[2], bits, form.registers(8, form.b), False)
     c = _registers(b, i.operands[3], held, count, False)
     halves = form.m // 8
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         g.machine.converged(g, m, "mma.sync")
         x = factor(V, left, form.a, g.n, halves)
         y = factor(V, right, form.b, g.n, 1)
-        total = _added(read_sums(V, c, form.sums, g.n, halves), x, y, form)
-        write_sums(V, d, total, form.sums, m, saturate=form.saturate)
+        total = _added(read_acc(V, c, form.acc, g.n, halves), x, y, form)
+        write_acc(V, d, total, form.acc, m, saturate=form.saturate)
 
     return op
 
 
 def _added(c: Any, a: Any, b: Any, form: Form) -> Any:
     """Return C + A B of each warp; B is given as (warps, N, K)."""
-    if form.sums != "f64":
+    if form.acc != "f64":
         if not form.hopper:
             return c + a @ np.swapaxes(b, -1, -2)
         if form.a in ("e4m3", "e5m2"):
-            return summed_by_halves(c, a, b, form.sums)
-        return summed(c, a, b, form.a, form.sums)
+            return accumulated_by_halves(c, a, b, form.acc)
+        return accumulated(c, a, b, form.a, form.acc)
     for k in range(form.k):
         c = fma64(a[:, :, None, k], b[:, None, :, k], c)
     return c

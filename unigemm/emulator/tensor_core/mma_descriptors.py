@@ -25,8 +25,8 @@ _FORMATS = {
     "f16": {0: "f16", 1: "bf16"}, "tf32": {2: "tf32"}, "i8": {0: "u8", 1: "s8"},
     "f8f6f4": _F8F6F4, "mxf8f6f4": _F8F6F4, "mxf4": {1: PACKED}, "mxf4nvf4": {1: PACKED},
 }  # fmt: skip
-_SUMS = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16", 1: "f32"},
-         "i8": {2: "s32"}}  # fmt: skip
+_ACC = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16", 1: "f32"},
+        "i8": {2: "s32"}}  # fmt: skip
 _SPARSE = 0b111  # the flag, and which metadata
 _UNKNOWN = 1 << 6 | 1 << 23 | 1 << 29 | 3 << 30  # must be zero; the last two of .ws only
 _UNKNOWN_SCALED = 1 << 3 | 1 << 6 | 1 << 31  # the last: K of 96
@@ -36,7 +36,7 @@ _COARSE = 1  # 128 bytes, in units of 32
 
 @dataclass(frozen=True)
 class InstructionDescriptor:
-    """The product of an instruction: M and N of all its CTAs, K, and element types.
+    """The product of an instruction: M and N of all its CTAs, K, and types, `acc` of accumulators.
 
     K is 32 bytes. Elements of fewer than 8 bits take one byte each, except those of mxf4.
     """
@@ -46,7 +46,7 @@ class InstructionDescriptor:
     k: int
     a: str
     b: str
-    sums: str
+    acc: str
     a_k_major: bool
     b_k_major: bool
     a_sign: int
@@ -76,8 +76,8 @@ def instruction_of(word: int, kind: str, group: int, block: int = 0) -> Instruct
     if word & (_UNKNOWN_SCALED if block else _UNKNOWN):
         raise Fault(f"the instruction descriptor {word:#010x} sets bits that must be zero")
     a, b = _FORMATS[kind].get(word >> 7 & 7), _FORMATS[kind].get(word >> 10 & 7)
-    sums = "f32" if block else _SUMS[kind].get(word >> 4 & 3)
-    if a is None or b is None or sums is None or (kind == "f16" and a != b):
+    acc = "f32" if block else _ACC[kind].get(word >> 4 & 3)
+    if a is None or b is None or acc is None or (kind == "f16" and a != b):
         raise Fault(f"the instruction descriptor {word:#010x} has types that are not of .{kind}")
     saturate, signs = bool(word >> 3 & 1), (word >> 13 & 1, word >> 14 & 1)
     majors = word >> 15 & 1, word >> 16 & 1
@@ -89,7 +89,7 @@ def instruction_of(word: int, kind: str, group: int, block: int = 0) -> Instruct
     scaling = _scaling(word, kind, k, block) if block else None
     (_check_scaled_shape if block else _check_shape)(m, n, kind, group)
     return InstructionDescriptor(
-        m, n, k, a, b, sums, not majors[0], not majors[1],
+        m, n, k, a, b, acc, not majors[0], not majors[1],
         -1 if signs[0] else 1, -1 if signs[1] else 1, saturate, scaling,
     )  # fmt: skip
 

@@ -100,11 +100,10 @@ def scales(machine: Any, region: Region, rows: int, byte: int, scaling: Scaling)
     memory.check(region.first, region.count)
     i = np.arange(rows)
     quarters = 32 * np.arange(LANES // 32)[:, None]
-    strict = machine.options.strict
-    words = memory.read(quarters + i % 32, region.first + i // 32, strict=strict)
+    words = memory.read(quarters + i % 32, region.first + i // 32)
     taken = words.view(np.uint8).reshape(len(quarters), rows, 4)[..., byte : byte + scaling.count]
-    if strict and (taken != taken[0]).any():
-        raise Fault("the four quarters of the lanes of tensor memory hold different scales")
+    if (taken != taken[0]).any():
+        machine.mistake("the four quarters of the lanes of tensor memory hold different scales")
     return np.repeat(_factors(taken[0], scaling.kind), scaling.block, axis=-1)
 
 

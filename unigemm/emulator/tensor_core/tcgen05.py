@@ -1,8 +1,8 @@
 """tcgen05.mma: products of one CTA or of a pair, out of shared memory into tensor memory.
 
-One thread issues products, which wait in its warp's queue (`tensor_queue`). Where the sums lie: PTX
-ISA, "tcgen05: data path layout organization". Sums are exact before they are rounded, once for each
-instruction; hardware keeps fewer bits.
+One thread issues products, which wait in its warp's queue (`tensor_queue`). Where the accumulators
+lie: PTX ISA, "tcgen05: data path layout organization". They are exact before they are rounded, once
+for each instruction; hardware keeps fewer bits.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from ..async_copy.proxy import Source
 from ..core.arithmetic import instruction
 from ..core.memory import carrier
 from ..core.program import Builder, Op
 from ..ptx.faults import Fault, of_thread
 from ..ptx.ptx import Address, Instruction, Vector
-from .fragments import BYTES, numbers
+from .fragments import BYTES, numbers, round_acc
 from .mma_descriptors import InstructionDescriptor, instruction_of, matrix_of
 from .narrow import BITS, elements, scale_region, scales
 from .tensor_memory import LANES, check_target, cta_group, memory_of, split_address
 from .tensor_queue import (
-    Matrix,
     Pending,
     Region,
     active_pair,
@@ -63,9 +63,9 @@ class Product:
     """
 
     descriptor: InstructionDescriptor
-    a: tuple[Matrix | Region, ...]
-    b: tuple[Matrix, ...]
-    sums: tuple[Region, ...]
+    a: tuple[Source | Region, ...]
+    b: tuple[Source, ...]
+    acc: tuple[Region, ...]
     scales: tuple[tuple[Region, Region], ...]
     keep: bool
     disabled: int
@@ -75,7 +75,7 @@ class Product:
     def regions(self) -> tuple[Region, ...]:
         """The tensor memory that it uses."""
         inside = (x for x in self.a if isinstance(x, Region))
-        return (*self.sums, *(x for both in self.scales for x in both), *inside)
+        return (*self.acc, *(x for both in self.scales for x in both), *inside)
 
 
 # -- operands --------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def _rows(m: int, lane: int) -> Any:
     """Return the lanes that a CTA's part of a matrix of `m` rows takes, from `lane` on.
 
     M = 64 leaves out every second half of a warp's lanes. Of M = 128 in a pair, a CTA has 64 rows:
-    the upper lanes have the second half of the columns of the sums, or A once more.
+    the upper lanes have the second half of the accumulators' columns, or A once more.
     """
     if m == 64:
         if lane not in (0, 16):
@@ -97,13 +97,13 @@ def _rows(m: int, lane: int) -> Any:
 
 
 def _matrix(machine: Any, who: tuple[int, int], cta: int, word: int, rows: int, kind: str,
-            k_major: bool) -> Matrix:  # fmt: skip
+            k_major: bool) -> Source:  # fmt: skip
     """Find an operand's share of a CTA, and check that it may be read."""
-    places = matrix_of(word).units(rows, BYTES.get(kind, 1), k_major=k_major)
-    return find_matrix(machine, who, cta, places, "tcgen05.mma")
+    units = matrix_of(word).units(rows, BYTES.get(kind, 1), k_major=k_major)
+    return find_matrix(machine, who, cta, units, "tcgen05.mma")
 
 
-def _read(machine: Any, matrix: Matrix, rows: int, kind: str, k_major: bool, line: int) -> Any:
+def _read(machine: Any, matrix: Source, rows: int, kind: str, k_major: bool, line: int) -> Any:
     """Return an operand's share of a CTA, (rows, K)."""
     units = read_matrix(machine, matrix, "product", line)
     if kind in BITS:
@@ -127,12 +127,12 @@ def mma(b: Builder, i: Instruction) -> Op:
     """Issue one product."""
     kind, group = _kind_of(b, i), cta_group(b, i)
     d_operand, a_operand, *rest = i.operands
-    d_place = _tensor_address(b, d_operand)
+    d_address = _tensor_address(b, d_operand)
     in_tensor = isinstance(a_operand, Address)
-    a_place = _tensor_address(b, a_operand) if in_tensor else (b.source(a_operand, "b64"), 0)
+    a_address = _tensor_address(b, a_operand) if in_tensor else (b.source(a_operand, "b64"), 0)
     b_slot, word_slot = b.source(rest[0], "b64"), b.source(rest[1], "b32")
     del rest[:2]
-    scale_places = [_tensor_address(b, rest.pop(0)) for _ in range(2 if kind.block else 0)]
+    scale_addresses = [_tensor_address(b, rest.pop(0)) for _ in range(2 if kind.block else 0)]
     masks: tuple[int, ...] = ()
     if isinstance(rest[0], Vector) and not kind.block:
         masks = tuple(b.source(x, "b32") for x in rest[0].elements)
@@ -143,7 +143,7 @@ def mma(b: Builder, i: Instruction) -> Op:
         raise b.error("operands as of scale-input-d are not implemented")
     keep_slot, line = b.source(rest[0], "pred"), i.line
 
-    def product(V: list[Any], g: Any, row: int, lane: int) -> Product:
+    def product(V: Any, g: Any, row: int, lane: int) -> Product:
         machine, who = g.machine, (row, lane)
 
         def value(slot: int, ahead: int = 0) -> int:
@@ -159,28 +159,28 @@ def mma(b: Builder, i: Instruction) -> Op:
         if in_tensor:
             if d.a in BITS:
                 raise Fault(f"a matrix of .{d.a} in tensor memory is not implemented")
-            a = [_region(machine, cta, value(*a_place), d, 8) for cta in ctas]
+            a = [_region(machine, cta, value(*a_address), d, 8) for cta in ctas]
         else:
             rows = d.m // group
-            word = value(*a_place)
+            word = value(*a_address)
             a = [_matrix(machine, who, cta, word, rows, d.a, d.a_k_major) for cta in ctas]
         rows, word = d.n // group, value(b_slot)
         right = [_matrix(machine, who, cta, word, rows, d.b, d.b_k_major) for cta in ctas]
-        sums = [_region(machine, cta, value(*d_place), d, columns) for cta in ctas]
-        to = [value(*place) for place in scale_places]
+        acc = [_region(machine, cta, value(*d_address), d, columns) for cta in ctas]
+        to = [value(*address) for address in scale_addresses]
         scaled = tuple(_scales_of(machine, cta, to, d, group) for cta in ctas if d.scaling)
         keep = bool(value(keep_slot))
-        return Product(d, tuple(a), tuple(right), tuple(sums), scaled, keep, disabled, line)
+        return Product(d, tuple(a), tuple(right), tuple(acc), scaled, keep, disabled, line)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         for row, lane in issuers(m, g, "tcgen05.mma"):
             with of_thread(m, g, row - g.lo, lane):
                 made = product(V, g, row, lane)
                 perform = partial(_perform, machine, made)
-                work = Pending("product", made.regions, perform, line, len(made.sums))
+                work = Pending("product", made.regions, perform, line, len(made.acc))
                 issue(machine, row, work)
-            machine.record("multiply", f"to column {made.sums[0].first}", line, row)
+            machine.record("multiply", f"to column {made.acc[0].first}", line, row)
 
     return op
 
@@ -231,12 +231,12 @@ def _tensor_address(b: Builder, operand: Any) -> tuple[int, int]:
 
 
 def _perform(machine: Any, product: Product) -> None:
-    """Multiply, and write the sums to tensor memory."""
-    d, ctas = product.descriptor, len(product.sums)
+    """Multiply, and write the accumulators to tensor memory."""
+    d, ctas = product.descriptor, len(product.acc)
     right = [_read(machine, x, d.n // ctas, d.b, d.b_k_major, product.line) for x in product.b]
     right_whole = d.b_sign * np.concatenate(right)  # (N, K)
     folded = ctas == 2 and d.m == 128
-    for n, (a, sums) in enumerate(zip(product.a, product.sums, strict=True)):
+    for n, (a, acc) in enumerate(zip(product.a, product.acc, strict=True)):
         b = right_whole
         if isinstance(a, Region):
             raw = np.ascontiguousarray(read_region(machine, a)).view(carrier(BYTES[d.a]))
@@ -254,33 +254,24 @@ def _perform(machine: Any, product: Product) -> None:
         else:
             added = left @ b.T
         if product.disabled:
-            chosen = np.array([not product.disabled >> int(lane) & 1 for lane in sums.lanes])
-            sums, added = replace(sums, lanes=sums.lanes[chosen]), added[chosen]
-        _add(machine, sums, added, d, keep=product.keep)
+            chosen = np.array([not product.disabled >> int(lane) & 1 for lane in acc.lanes])
+            acc, added = replace(acc, lanes=acc.lanes[chosen]), added[chosen]
+        _add(machine, acc, added, d, keep=product.keep)
 
 
-def _add(machine: Any, sums: Region, added: Any, d: InstructionDescriptor, *, keep: bool) -> None:
-    memory = memory_of(machine, sums.cta)
+def _add(machine: Any, acc: Region, added: Any, d: InstructionDescriptor, *, keep: bool) -> None:
+    memory = memory_of(machine, acc.cta)
     if keep:
-        added = _from_word(read_region(machine, sums), d.sums) + added
+        added = _from_word(read_region(machine, acc), d.acc) + added
     else:
-        memory.check(sums.first, sums.count)
-    columns = np.arange(sums.first, sums.first + sums.count)
-    memory.write(sums.lanes[:, None], columns, _to_word(added, d))
+        memory.check(acc.first, acc.count)
+    columns = np.arange(acc.first, acc.first + acc.count)
+    rounded = round_acc(added, d.acc, d.saturate)
+    words = rounded.view(f"u{rounded.itemsize}").astype(np.uint32)  # float16: the low half
+    memory.write(acc.lanes[:, None], columns, words)
 
 
 def _from_word(words: Any, kind: str) -> Any:
     if kind == "f16":
         return words.astype(np.uint16).view(np.float16).astype(np.float64)
     return words.view(np.float32 if kind == "f32" else np.int32).astype(np.float64)
-
-
-def _to_word(values: Any, d: InstructionDescriptor) -> Any:
-    """Round to the type of the sums; a float16 takes the low half of a word."""
-    if d.sums == "f32":
-        return values.astype(np.float32).view(np.uint32)
-    if d.sums == "f16":
-        return values.astype(np.float16).view(np.uint16).astype(np.uint32)
-    if d.saturate:
-        values = np.clip(values, -(2.0**31), 2.0**31 - 1)
-    return values.astype(np.int64).astype(np.uint32)

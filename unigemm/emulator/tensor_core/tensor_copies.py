@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..async_copy.proxy import Source
 from ..core.arithmetic import instruction
 from ..core.program import Builder, Op
 from ..ptx.faults import Fault, of_thread
@@ -19,7 +20,6 @@ from ..ptx.ptx import Address, Instruction
 from .mma_descriptors import matrix_of
 from .tensor_memory import LANES, cta_group, memory_of, split_address
 from .tensor_queue import (
-    Matrix,
     Pending,
     Region,
     active_pair,
@@ -76,7 +76,7 @@ def copy(b: Builder, i: Instruction) -> Op:
     to, ahead = b.source(target.base, "b32"), target.offset
     word = b.source(word_operand, "b64")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         for row, lane in issuers(m, g, "tcgen05.cp"):
             with of_thread(m, g, row - g.lo, lane):
@@ -98,12 +98,12 @@ def _copy(machine: Any, who: tuple[int, int], group: int, form: Form, address: i
     lane, first = split_address(address)
     if lane and (len(form.lanes) == LANES or lane >= 32):
         raise Fault(f"this copy cannot begin at lane {lane} of tensor memory")
-    places = matrix_of(word).units(form.height, 1, k_major=True)[:, : form.bytes // 16]
+    units = matrix_of(word).units(form.height, 1, k_major=True)[:, : form.bytes // 16]
     count = form.bytes // 4
     pieces = []
     for cta in active_pair(machine, who[0], group):
         memory_of(machine, cta).check(first, count)
-        matrix = find_matrix(machine, who, cta, places, "tcgen05.cp")
+        matrix = find_matrix(machine, who, cta, units, "tcgen05.cp")
         pieces.append((matrix, Region(cta, lane + form.lanes, first, count)))
 
     def perform() -> None:
@@ -113,7 +113,7 @@ def _copy(machine: Any, who: tuple[int, int], group: int, form: Form, address: i
     return Pending("copy", tuple(region for _, region in pieces), perform, line, len(pieces))
 
 
-def _write(machine: Any, form: Form, matrix: Matrix, region: Region, line: int) -> None:
+def _write(machine: Any, form: Form, matrix: Source, region: Region, line: int) -> None:
     memory = memory_of(machine, region.cta)
     memory.check(region.first, region.count)
     words = read_matrix(machine, matrix, "copy", line).view(np.uint32)  # (rows, columns)

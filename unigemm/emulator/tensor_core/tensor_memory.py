@@ -6,6 +6,7 @@ the column below. With ``.cta_group::2`` the two CTAs of a pair allocate and fre
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from ..async_copy.transfer import address_of, flat_shared
 from ..core.arithmetic import instruction
 from ..core.control import stop, unguarded
+from ..core.machine import at_end
 from ..core.program import Builder, Op
 from ..ptx.faults import Fault, of_thread
 from ..ptx.flow import Segment
@@ -31,16 +33,14 @@ __all__ = [
     "of_warp",
     "pair_of",
     "split_address",
+    "unused",
 ]
 
 LANES, COLUMNS = 128, 512
 _FEWEST = 32  # columns of an allocation
 _TARGETS = tuple(f"sm_{n}{kind}" for n in (100, 101, 103, 110) for kind in "af")
-NEVER, WRITTEN, UNWAITED = (
-    0,
-    1,
-    2,
-)  # states of a cell; UNWAITED: stored, but nobody has waited for it
+#: States of a word; UNWAITED: stored, but nobody has waited for it.
+NEVER, WRITTEN, UNWAITED = range(3)
 
 
 @dataclass
@@ -49,6 +49,8 @@ class TensorMemory:
 
     Attributes
     ----------
+    mistake
+        Reports a mistake.
     words
         The words, (lanes, columns).
     state
@@ -67,7 +69,7 @@ class TensorMemory:
         Whether the CTA has said that it will allocate no more.
     """
 
-    cta: int
+    mistake: Callable[..., None]
     words: Any = field(default_factory=lambda: np.zeros((LANES, COLUMNS), np.uint32))
     state: Any = field(default_factory=lambda: np.zeros((LANES, COLUMNS), np.uint8))
     written: Any = field(default_factory=lambda: np.zeros((LANES, COLUMNS), np.int32))
@@ -107,7 +109,7 @@ class TensorMemory:
                 f"columns {column} to {column + count - 1} of tensor memory are not allocated"
             )
 
-    def read(self, lanes: Any, columns: Any, *, strict: bool) -> Any:
+    def read(self, lanes: Any, columns: Any) -> Any:
         """Return words; `lanes` and `columns` are broadcast together.
 
         Raises
@@ -115,12 +117,11 @@ class TensorMemory:
         Fault
             Nothing wrote them, or a store that no one waited for.
         """
-        if strict:
-            state = self.state[lanes, columns]
-            if (state == NEVER).any():
-                raise Fault("it reads tensor memory that nothing wrote")
-            if (state == UNWAITED).any():
-                raise Fault("it reads tensor memory written by tcgen05.st with no tcgen05.wait::st")
+        state = self.state[lanes, columns]
+        if (state == NEVER).any():
+            self.mistake("it reads tensor memory that nothing wrote")
+        if (state == UNWAITED).any():
+            self.mistake("it reads tensor memory written by tcgen05.st with no tcgen05.wait::st")
         return self.words[lanes, columns]
 
     def write(self, lanes: Any, columns: Any, values: Any, state: int = WRITTEN) -> None:
@@ -133,17 +134,34 @@ def memory_of(machine: Any, cta: int) -> TensorMemory:
     """Return the tensor memory of a CTA of the machine."""
     memories = machine.extra.get("tensor_memory")
     if memories is None:
-        memories = machine.extra["tensor_memory"] = [TensorMemory(n) for n in range(machine.count)]
-        if machine.options.strict:
-            machine.finishing.append(lambda: _check_end(machine))
+        memories = [TensorMemory(machine.mistake) for _ in range(machine.count)]
+        machine.extra["tensor_memory"] = memories
     return memories[cta]
 
 
-def _check_end(machine: Any) -> None:
-    for memory in machine.extra["tensor_memory"]:
+@at_end
+def _allocated(machine: Any) -> Iterator[tuple[str, int, int]]:
+    for memory in machine.extra.get("tensor_memory", ()):
         for first, (count, line, row) in memory.allocated.items():
             text = f"the kernel ends and columns {first} to {first + count - 1} were not freed"
-            raise machine.blamed(text, line, row)
+            yield text, line, row
+
+
+def unused(machine: Any, cta: int, lanes: Any, columns: slice, what: str) -> None:
+    """Check that nothing that is issued and not complete uses words; see `tensor_queue`.
+
+    Raises
+    ------
+    Fault
+        Something does.
+    """
+    for queue in machine.extra.get("tcgen05", {}).values():
+        for item in queue.waiting:
+            if any(region.meets(cta, lanes, columns) for region in item.regions):
+                raise Fault(
+                    f"{what} before the {item.what} of line {item.line}, which uses this tensor "
+                    "memory, was waited for"
+                )
 
 
 def split_address(address: int) -> tuple[int, int]:
@@ -211,7 +229,7 @@ def _find(free: Any, count: int) -> int | None:
 
 
 def _grant(machine: Any, ctas: tuple[int, ...], line: int) -> bool:
-    """Allocate if all CTAs have asked and there is room; wake those that waited."""
+    """Allocate if all CTAs have requested it and there is room; wake those that waited."""
     memories = [memory_of(machine, cta) for cta in ctas]
     wanted = {memory.wanted for memory in memories}
     if 0 in wanted:
@@ -231,8 +249,7 @@ def _grant(machine: Any, ctas: tuple[int, ...], line: int) -> bool:
 
 
 def _wake(machine: Any, memory: TensorMemory) -> None:
-    if memory.asker is not None:
-        machine.wake([memory.asker])
+    machine.wake([] if memory.asker is None else [memory.asker])
 
 
 @stop("tcgen05.alloc")
@@ -242,7 +259,7 @@ def alloc(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
     group, line = cta_group(b, i), i.line
     to, count = address_of(b, i.operands[0]), b.source(i.operands[1], "u32")
 
-    def one(V: list[Any], m: Any, g: Any, n: int, row: int) -> None:
+    def one(V: Any, m: Any, g: Any, n: int, row: int) -> None:
         machine = g.machine
         cta = row // machine.geometry.warps
         memory = memory_of(machine, cta)
@@ -254,15 +271,13 @@ def alloc(b: Builder, i: Instruction, segment: Segment, follow: int) -> Op:
                 return
         address, memory.granted = memory.granted, None
         near = np.array([of_warp(to(V), m, g, n, "tcgen05.alloc")], np.uint32)
-        places = flat_shared(near, g.base[n, :1], g, 4)
         value = np.array([address], np.uint32)
-        machine.shared.store(places, value, 4, g.tickets[n, :1])
-        if machine.order is not None:
-            machine.order.met(row, slice(None))
-            machine.writes.epoch(row, row + 1)
+        machine.shared.store(flat_shared(near, g.base[n, :1], g, 4), value, 4, g.tickets[n, :1])
+        machine.order.met(row, slice(None))
+        machine.writes.epoch(row, row + 1)
         machine.send(row, follow)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         machine.converged(g, m, "tcgen05.alloc")
         for n, row in enumerate(range(g.lo, g.hi)):
@@ -289,9 +304,8 @@ def _free(machine: Any, row: int, first: int, columns: int, group: int) -> None:
         raise Fault("a kernel uses one .cta_group for all tcgen05 instructions")
     if memory.allocated.get(first, (0,))[0] != columns:
         raise Fault(f"there is no allocation of {columns} columns from {first} on")
-    for user in machine.extra.get("tensor_users", ()):
-        user(cta, np.arange(LANES), slice(first, first + columns), "it is freed")
-    for each in pair_of(machine, cta, group) if machine.order is not None else ():
+    unused(machine, cta, np.arange(LANES), slice(first, first + columns), "it is freed")
+    for each in pair_of(machine, cta, group):
         used = memory_of(machine, each).last[:, first : first + columns]
         machine.order.tensor(row, used, "it frees", "used")
     del memory.allocated[first]
@@ -305,7 +319,7 @@ def dealloc(b: Builder, i: Instruction) -> Op:
     group = cta_group(b, i)
     where, count = b.source(i.operands[0], "u32"), b.source(i.operands[1], "u32")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         machine.converged(g, m, "tcgen05.dealloc")
         for n, row in enumerate(range(g.lo, g.hi)):
@@ -321,7 +335,7 @@ def relinquish(b: Builder, i: Instruction) -> Op:
     """Promise to allocate no more."""
     cta_group(b, i)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         g.machine.converged(g, m, "tcgen05.relinquish_alloc_permit")
         for row in range(g.lo, g.hi):
             memory_of(g.machine, row // g.machine.geometry.warps).relinquished = True

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from ..async_copy.transfer import elements_of
 from ..core.arithmetic import instruction
 from ..core.program import Builder, Op
 from ..ptx.faults import Fault, of_thread
-from ..ptx.ptx import Address, Immediate, Instruction, Vector
+from ..ptx.ptx import Address, Immediate, Instruction
 from .tensor_memory import (
     UNWAITED,
     WRITTEN,
@@ -28,6 +29,7 @@ from .tensor_memory import (
     memory_of,
     of_warp,
     split_address,
+    unused,
 )
 
 __all__: list[str] = []
@@ -92,13 +94,6 @@ def _form(b: Builder, i: Instruction, pack: str) -> Form:
     return form
 
 
-def _registers(b: Builder, operand: Any, form: Form) -> tuple[Any, ...]:
-    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    if len(elements) != form.registers:
-        raise b.error(f"{form.registers} registers are expected")
-    return elements
-
-
 def _where(b: Builder, i: Instruction, form: Form, address: Any, rest: Any) -> Any:
     """Compile an address: (memory, lanes, columns) of warp n of a group."""
     if not isinstance(address, Address):
@@ -114,7 +109,7 @@ def _where(b: Builder, i: Instruction, form: Form, address: Any, rest: Any) -> A
     name = ".".join(i.parts[:2])
     lanes, columns, width = form.words(split)
 
-    def found(V: list[Any], m: Any, g: Any, n: int) -> tuple[TensorMemory, Any, Any]:
+    def found(V: Any, m: Any, g: Any, n: int) -> tuple[TensorMemory, Any, Any]:
         machine = g.machine
         cta, warp = divmod(g.lo + n, machine.geometry.warps)
         lane, column = split_address(of_warp(V[slot], m, g, n, name) + ahead)
@@ -124,11 +119,10 @@ def _where(b: Builder, i: Instruction, form: Form, address: Any, rest: Any) -> A
                         f"{first} to {first + 31}")  # fmt: skip
         memory = memory_of(machine, cta)
         memory.check(column, width)
-        for user in machine.extra.get("tensor_users", ()):
-            user(cta, lane + lanes, slice(column, column + width), f"{name} comes")
+        unused(machine, cta, lane + lanes, slice(column, column + width), f"{name} comes")
         return memory, lane + lanes, column + columns
 
-    def where(V: list[Any], m: Any, g: Any, n: int) -> tuple[TensorMemory, Any, Any]:
+    def where(V: Any, m: Any, g: Any, n: int) -> tuple[TensorMemory, Any, Any]:
         with of_thread(m, g, n):
             return found(V, m, g, n)
 
@@ -139,8 +133,6 @@ def _ordered(machine: Any, row: int, memory: TensorMemory, lanes: Any, columns: 
              stored: bool) -> None:  # fmt: skip
     """Check that a warp is behind the accesses before its own, and note its own."""
     order = machine.order
-    if order is None:
-        return
     if stored:
         order.tensor(row, memory.last[lanes, columns], "it writes", "used")
     else:
@@ -155,20 +147,20 @@ def load(b: Builder, i: Instruction) -> Op:
     """Load from tensor memory."""
     form = _form(b, i, "pack")
     target, address, *rest = i.operands
-    targets = [b.target(x, "b32") for x in _registers(b, target, form)]
+    targets = [b.target(x, "b32") for x in elements_of(b, target, form.registers)]
     where = _where(b, i, form, address, rest)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         machine.converged(g, m, "tcgen05.ld")
         found = []
         for n in range(g.n):
             memory, lanes, columns = where(V, m, g, n)
             with of_thread(m, g, n):
-                values = memory.read(lanes, columns, strict=machine.options.strict)
+                values = memory.read(lanes, columns)
                 _ordered(machine, g.lo + n, memory, lanes, columns, stored=False)
                 if form.packed:
-                    high = memory.read(lanes, columns + 1, strict=machine.options.strict)
+                    high = memory.read(lanes, columns + 1)
             if form.packed:
                 values = values & np.uint32(0xFFFF) | high << np.uint32(16)
             found.append(values)
@@ -184,10 +176,10 @@ def store(b: Builder, i: Instruction) -> Op:
     """Store to tensor memory."""
     form = _form(b, i, "unpack")
     address, *rest = i.operands
-    sources = [b.source(x, "b32") for x in _registers(b, rest.pop(), form)]
+    sources = [b.source(x, "b32") for x in elements_of(b, rest.pop(), form.registers)]
     where = _where(b, i, form, address, rest)
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         machine.converged(g, m, "tcgen05.st")
         whole = np.stack([np.broadcast_to(V[x], (g.n, 32)) for x in sources], -1)
@@ -212,7 +204,7 @@ def store(b: Builder, i: Instruction) -> Op:
 def wait_stores(b: Builder, i: Instruction) -> Op:
     """Wait for a warp's stores."""
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         g.machine.converged(g, m, "tcgen05.wait::st")
         stores = g.machine.extra.get("tensor_stores", {})
         for row in range(g.lo, g.hi):
@@ -226,7 +218,7 @@ def wait_stores(b: Builder, i: Instruction) -> Op:
 def wait_loads(b: Builder, i: Instruction) -> Op:
     """Wait for a warp's loads, which are done."""
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         g.machine.converged(g, m, "tcgen05.wait::ld")
 
     return op

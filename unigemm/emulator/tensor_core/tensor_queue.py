@@ -9,7 +9,7 @@ results before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from ..async_copy.mbarriers import arrive, barrier_at, known_number, tell
-from ..async_copy.tma import explain, unready
+from ..async_copy.proxy import Source, threads_of, units_of
 from ..async_copy.transfer import active, address_of, flat_shared
 from ..core.arithmetic import instruction
+from ..core.machine import at_end
 from ..core.program import Builder, Op
 from ..ptx.faults import Fault, of_thread
 from ..ptx.ptx import Instruction
 from .tensor_memory import TensorMemory, cta_group, memory_of, pair_of
 
 __all__ = [
-    "Matrix",
     "Pending",
     "Region",
     "active_pair",
@@ -55,14 +55,6 @@ class Region:
             and columns.start < self.first + self.count
             and bool(np.isin(lanes, self.lanes).any())
         )
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Data read from a CTA's shared memory: 16-byte units, and who wrote them."""
-
-    units: Any
-    words: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +87,7 @@ class Commit:
     signals: tuple[int, ...]
     line: int
     told: Any
+    regions: tuple[Region, ...] = ()  # it uses no tensor memory
 
 
 @dataclass
@@ -112,33 +105,7 @@ class Queue:
 
 
 def _queues(machine: Any) -> dict[int, Queue]:
-    if "tcgen05" not in machine.extra:
-        machine.extra["tcgen05"] = {}
-        machine.extra.setdefault("tensor_users", []).append(
-            lambda *region: _unused(machine, *region)
-        )
-        if machine.options.strict:
-            machine.finishing.append(lambda: _check_end(machine))
-    return machine.extra["tcgen05"]
-
-
-def _unused(machine: Any, cta: int, lanes: Any, columns: slice, what: str) -> None:
-    """Check that nothing that is not complete uses words.
-
-    Raises
-    ------
-    Fault
-        Something does.
-    """
-    for queue in machine.extra["tcgen05"].values():
-        for item in queue.waiting:
-            if isinstance(item, Pending) and any(
-                region.meets(cta, lanes, columns) for region in item.regions
-            ):
-                raise Fault(
-                    f"{what} before the {item.what} of line {item.line}, which uses this tensor "
-                    "memory, was waited for"
-                )
+    return machine.extra.setdefault("tcgen05", {})
 
 
 def issue(machine: Any, row: int, item: Pending) -> None:
@@ -151,8 +118,6 @@ def issue(machine: Any, row: int, item: Pending) -> None:
     """
     queue = _queues(machine).setdefault(row, Queue())
     queue.waiting.append(item)
-    if machine.order is None:
-        return
     if not queue.number:
         queue.number = machine.order.number(row)
         machine.order.products.append(queue.number)
@@ -172,19 +137,17 @@ def issue(machine: Any, row: int, item: Pending) -> None:
         memory.last[cells] = queue.ticket
 
 
-def _check_end(machine: Any) -> None:
-    for row, queue in machine.extra["tcgen05"].items():
+@at_end
+def _uncommitted(machine: Any) -> Iterator[tuple[str, int, int]]:
+    for row, queue in _queues(machine).items():
         for item in queue.waiting:
-            text = "the kernel ends and no tcgen05.commit of this warp follows"
-            raise machine.blamed(text, item.line, row)
+            yield "the kernel ends and no tcgen05.commit of this warp follows", item.line, row
 
 
 # -- operands --------------------------------------------------------------------------------------
 
 
-def find_matrix(
-    machine: Any, who: tuple[int, int], cta: int, places: Any, name: str
-) -> Matrix:  # fmt: skip
+def find_matrix(machine: Any, who: tuple[int, int], cta: int, addresses: Any, name: str) -> Source:
     """Find what lies at addresses of 16-byte units, and check that it may be read.
 
     Raises
@@ -192,19 +155,12 @@ def find_matrix(
     Fault
         It lies out of bounds, or was not made visible to the asynchronous proxy.
     """
-    shared = machine.shared
-    if places.min() < shared.base or places.max() + 16 > shared.base + shared.size:
-        raise Fault("a matrix descriptor reaches out of shared memory")
-    units = places + cta * shared.pitch
-    words, bad = unready(machine, units)
-    if machine.options.strict and bad.any():
-        raise Fault(f"{name} reads {explain(machine, words, bad)}")
-    if machine.order is not None:
-        machine.order.operand(*who, words[..., 0], name)
-    return Matrix(units, words)
+    found = Source.of(machine, units_of(machine, cta, addresses), name)
+    machine.order.operand(*who, found.words[..., 0], name)
+    return found
 
 
-def read_matrix(machine: Any, matrix: Matrix, what: str, line: int) -> Any:
+def read_matrix(machine: Any, matrix: Source, what: str, line: int) -> Any:
     """Return the 16-byte units of a matrix.
 
     Raises
@@ -212,14 +168,8 @@ def read_matrix(machine: Any, matrix: Matrix, what: str, line: int) -> Any:
     Fault
         They were overwritten after the instruction was issued.
     """
-    now, _ = unready(machine, matrix.units)
-    if machine.options.strict and (now != matrix.words).any():
-        raise Fault(
-            f"shared memory was overwritten while the {what} of line {line} could still read it"
-        )
-    if machine.order is not None:
-        machine.order.used(matrix.units, machine.extra["tcgen05_ticket"])
-    return machine.shared.views[16].take(matrix.units // 16)
+    early = f"while the {what} of line {line} could still read it"
+    return matrix.read(machine, machine.extra["tcgen05_ticket"], early)
 
 
 def read_region(machine: Any, region: Region) -> Any:
@@ -227,15 +177,15 @@ def read_region(machine: Any, region: Region) -> Any:
     memory: TensorMemory = memory_of(machine, region.cta)
     memory.check(region.first, region.count)
     columns = np.arange(region.first, region.first + region.count)
-    return memory.read(region.lanes[:, None], columns, strict=machine.options.strict)
+    return memory.read(region.lanes[:, None], columns)
 
 
 def issuers(m: Any, g: Any, name: str) -> list[tuple[int, int]]:
     """Return warp and lane of the threads that issue: one of a warp, as its `elect.sync` chose."""
-    rows, lanes = np.nonzero(np.broadcast_to(m, (g.n, 32)))
-    if len(set(rows.tolist())) != len(rows):
+    found = threads_of(m, g)
+    if len({row for row, _ in found}) != len(found):
         raise Fault(f"{name} is issued by several threads of a warp, once for each")
-    return list(zip((rows + g.lo).tolist(), lanes.tolist(), strict=True))
+    return found
 
 
 def active_pair(machine: Any, row: int, group: int) -> tuple[int, ...]:
@@ -261,44 +211,35 @@ def active_pair(machine: Any, row: int, group: int) -> tuple[int, ...]:
 @instruction("tcgen05.commit")
 def commit(b: Builder, i: Instruction) -> Op:
     """Have an mbarrier signalled when the products and copies before are complete."""
-    known = {"mbarrier::arrive::one", "shared::cluster", "multicast::cluster", "b64"}
-    for part in i.parts[2:]:
-        if part not in known and not part.startswith("cta_group::"):
-            raise b.error(f"the modifier .{part} is not implemented")
     group, line = cta_group(b, i), i.line
+    multicast = "multicast::cluster"
+    known = "mbarrier::arrive::one", "shared::cluster", multicast, "b64", f"cta_group::{group}"
+    b.known(i.parts[2:], *known)
     signal = address_of(b, i.operands[0])
-    mask = b.source(i.operands[1], "u16") if "multicast::cluster" in i.parts else None
+    mask = b.source(i.operands[1], "u16") if multicast in i.parts else None
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
-        places = flat_shared(active(signal(V), m, g), active(g.base, m, g), g, 8, cluster=True)
+        offsets = flat_shared(active(signal(V), m, g), active(g.base, m, g), g, 8, cluster=True)
         masks = None if mask is None else active(V[mask], m, g)
         told = tell(g, m)
         for n, (row, lane) in enumerate(issuers(m, g, "tcgen05.commit")):
-            signals: tuple[int, ...] = (int(places[n]),)
+            signals = [int(offsets[n])]
             with of_thread(m, g, row - g.lo, lane):
                 active_pair(machine, row, group)
                 if masks is not None:
-                    signals = _all(machine, row, int(masks[n]), signals[0])
+                    pitch, own = machine.shared.pitch, row // machine.geometry.warps
+                    ctas = machine.cluster_ctas(own, int(masks[n]))
+                    signals = [cta * pitch + signals[0] % pitch for cta in ctas]
             queue = _queues(machine).setdefault(row, Queue())
             queue.commits, queue.ticket = queue.commits + 1, 0
             known = told.get(row)
             if queue.number:
                 known = known_number(machine, queue.number, queue.commits, known)
-            queue.waiting.append(Commit(signals, line, known))
+            queue.waiting.append(Commit(tuple(signals), line, known))
             machine.later(row, line, partial(_progress, machine, queue))
 
     return op
-
-
-def _all(machine: Any, row: int, mask: int, place: int) -> tuple[int, ...]:
-    """Return the places of an mbarrier in all CTAs of a mask."""
-    size, pitch = machine.geometry.cluster_size, machine.shared.pitch
-    if not mask or mask >> size:
-        raise Fault(f"the multicast mask {mask:#x} does not fit a cluster of {size}")
-    own = row // machine.geometry.warps
-    first = own - (machine.first + own) % size
-    return tuple((first + n) * pitch + place % pitch for n in range(size) if mask >> n & 1)
 
 
 def _progress(machine: Any, queue: Queue) -> None:
@@ -316,8 +257,8 @@ def _progress(machine: Any, queue: Queue) -> None:
         item.perform()
         del queue.waiting[0]
     del queue.waiting[0]
-    for place in item.signals:
-        barrier = barrier_at(machine, place)
+    for offset in item.signals:
+        barrier = barrier_at(machine, offset)
         at = barrier.cta * machine.geometry.warps
         detail = f"for mbarrier {barrier.address}"
         machine.record("multiplied", detail, item.line, at, hardware=True)
@@ -329,12 +270,9 @@ def fence(b: Builder, i: Instruction) -> Op:
     """Order accesses of tensor memory before what a warp tells, or behind what it is told."""
     before = i.opcode.endswith("before_thread_sync")
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         order = g.machine.order
-        for row in range(g.lo, g.hi) if order is not None else ():
-            if before:
-                order.before_sync(row)
-            else:
-                order.after_sync(row)
+        for row in range(g.lo, g.hi):
+            (order.before_sync if before else order.after_sync)(row)
 
     return op

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..async_copy.bulk_stores import start_store
+from ..async_copy.proxy import requests
 from ..async_copy.tma import (
     Descriptor,
     box_elements,
@@ -12,7 +13,6 @@ from ..async_copy.tma import (
     check_corner,
     coordinates_of,
     tensor_at,
-    threads_of,
 )
 from ..async_copy.transfer import active, address_of, flat_shared
 from ..core.arithmetic import instruction
@@ -47,34 +47,24 @@ def _store(b: Builder, i: Instruction, at_rank: int, name: str) -> Op:
     rank = int(i.parts[at_rank].rstrip("d"))
     if i.parts[at_rank + 2] != "shared::cta":
         raise b.error("this direction is not known")
-    for part in i.parts[at_rank + 3 :]:
-        if part not in ("tile", "bulk_group", "L2::cache_hint", name):
-            raise b.error(f"the modifier .{part} is not implemented")
+    b.known(i.parts[at_rank + 3 :], "tile", "bulk_group", "L2::cache_hint", name)
     tensor, source = coordinates_of(b, i.operands[0]), address_of(b, i.operands[1])
     line = i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         after_wait(g, m)
-        places = flat_shared(active(source(V), m, g), active(g.base, m, g), g, 16)
-        lanes = zip(threads_of(m, g), tensor(V, m, g), places.tolist(), strict=True)
-        requested = set()
-        for n, (who, (address, at), place) in enumerate(lanes):
-            if (who[0], address, at, place) in requested:
-                continue
-            requested.add((who[0], address, at, place))
+        offsets = flat_shared(active(source(V), m, g), active(g.base, m, g), g, 16).tolist()
+        for n, who, (address, at), offset in requests(m, g, tensor(V, m, g), offsets):
             with at_thread(n):
                 d = tensor_at(machine, address, at, rank)
                 check_corner(d, at, stored=True)
                 if d.padded:
                     raise Fault("elements that are padded in shared memory cannot be stored")
-                low, end = place % machine.shared.pitch, machine.shared.base + machine.shared.size
-                if place % 128 or low + d.box_bytes > end:
-                    text = f"a box of {d.box_bytes} bytes cannot come from shared address {low}"
-                    raise Fault(text)
-                what = f"{at} from shared address {low}"
+                units = box_units(machine, d, offset, "come from")
+                what = f"{at} from shared address {offset % machine.shared.pitch}"
                 write = _writer(machine, d, at, name)
-                start_store(machine, who, what, box_units(d, place), write, line)
+                start_store(machine, who, what, units, write, line)
 
     return op
 

@@ -1,11 +1,12 @@
 """wgmma: products of a warpgroup, out of shared memory.
 
-The operands' addresses are checked when an instruction is issued; they are read, and the sums
-written, when its group is waited for: as late as hardware may. What is overwritten in between is an
-error. Layouts: PTX ISA, "Asynchronous warpgroup-level matrix instructions"; what the descriptor's
-two strides mean, also the comments on canonical layouts in CUTLASS's ``mma_sm90_desc.hpp``.
+The operands' addresses are checked when an instruction is issued; they are read, and the
+accumulators written, when its group is waited for: as late as hardware may. What is overwritten in
+between is an error. Layouts: PTX ISA, "Asynchronous warpgroup-level matrix instructions"; what the
+descriptor's two strides mean, also the comments on canonical layouts in CUTLASS's
+``mma_sm90_desc.hpp``.
 
-Sums keep the bits that Hopper keeps, few of float8 products: see `tensor_sums`.
+Accumulators keep the bits that Hopper keeps, few of float8 products: see `accumulation`.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from ..async_copy.tma import explain, swizzled, unready
+from ..async_copy.proxy import explain, units_of, unready
+from ..async_copy.tma import swizzled
+from ..async_copy.transfer import elements_of
 from ..core.arithmetic import instruction, number_of
 from ..core.held import names
+from ..core.machine import at_end
 from ..core.memory import carrier
 from ..core.order import joined
 from ..core.program import Builder, Op
 from ..ptx.faults import Fault, of_thread
 from ..ptx.ptx import Immediate, Instruction, Vector
-from .fragments import BYTES, factor, numbers, read_sums, sum_kinds, sum_registers, write_sums
-from .tensor_sums import summed
+from .accumulation import accumulated
+from .fragments import BYTES, acc_kinds, acc_registers, factor, numbers, read_acc, write_acc
 
 __all__ = ["pattern"]
 
@@ -42,7 +46,7 @@ class Kind:
 
     n: int
     k: int
-    sums: str
+    acc: str
     a: str
     b: str
     saturate: bool
@@ -71,10 +75,10 @@ class Matrix:
 
 @dataclass
 class Product:
-    """An instruction that has been issued; it holds the registers of its sums, and reads A's."""
+    """An instruction that has been issued; it holds its accumulators, and reads A's registers."""
 
     kind: Kind
-    sums: tuple[int, ...]
+    acc: tuple[int, ...]
     a: Matrix | tuple[int, ...]
     b: Matrix
     keep: bool
@@ -106,17 +110,14 @@ class Queue:
 
 
 def _queue(machine: Any, first: int) -> Queue:
-    queues = machine.extra.setdefault("wgmma", {})
-    if not queues and machine.options.strict:
-        machine.finishing.append(lambda: _check_end(machine))
-    return queues.setdefault(first, Queue())
+    return machine.extra.setdefault("wgmma", {}).setdefault(first, Queue())
 
 
-def _check_end(machine: Any) -> None:
-    for first, queue in machine.extra["wgmma"].items():
-        for product in (product for group in queue.groups for product in group):
-            text = "the kernel ends and no one waited for this product"
-            raise machine.blamed(text, product.line, first)
+@at_end
+def _unwaited(machine: Any) -> Iterator[tuple[str, int, int]]:
+    for first, queue in machine.extra.get("wgmma", {}).items():
+        for product in queue.waiting():
+            yield "the kernel ends and no one waited for this product", product.line, first
 
 
 def _warpgroups(g: Any, m: Any, name: str) -> range:
@@ -152,7 +153,7 @@ def _operand(machine: Any, row: int, word: int, rows: int, kind: str, k: int, k_
     rows, k
         Extents in elements.
     fewest
-        So many rows must be good; products of those behind that are not become NaN.
+        How many rows must be good; products of those behind that are not become NaN.
     """
     start = (word & 0x3FFF) << 4
     leading, stride = (word >> 16 & 0x3FFF) << 4, (word >> 32 & 0x3FFF) << 4
@@ -163,22 +164,16 @@ def _operand(machine: Any, row: int, word: int, rows: int, kind: str, k: int, k_
     if not k_major and size != 2:
         raise Fault(f"operands of .{kind} must be K-major")
     lines, across = (rows, k * size // 16) if k_major else (k, rows * size // 16)
-    shared = machine.shared
-    places = start + pattern(lines, across, k_major, swizzle, leading, stride)
-    if places.min() < shared.base or places.max() + 16 > shared.base + shared.size:
-        raise Fault("a matrix descriptor reaches out of shared memory")
-    units = swizzled(places, swizzle) + int(machine.bases[row, 0])
+    addresses = swizzled(start + pattern(lines, across, k_major, swizzle, leading, stride), swizzle)
+    units = units_of(machine, row // machine.geometry.warps, addresses)
     words, bad = unready(machine, units)
-    found = Matrix(
-        units, words, k_major, fewest, np.zeros(rows, bool), -(-fewest * size // 16)
-    )  # fmt: skip
+    found = Matrix(units, words, k_major, fewest, np.zeros(rows, bool), -(-fewest * size // 16))
     if machine.options.strict and bad.any():
         found.bad = _rows(found, bad, size)
         if found.bad[:fewest].any():
             part = explain(machine, found.of_use(words), found.of_use(bad))
             raise Fault(f"wgmma reads {part}")
-    if machine.order is not None:
-        machine.order.taken(row, None, found.of_use(words)[..., 0], "wgmma")
+    machine.order.taken(row, None, found.of_use(words)[..., 0], "wgmma")
     return found
 
 
@@ -220,7 +215,7 @@ def _kind_of(b: Builder, i: Instruction) -> Kind:
         r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)(\.satfinite)?\.(\w+)\.(\w+)\.(\w+)",
         i.opcode,
     )
-    if found is None or found[4] not in sum_kinds(found[5], found[6]) or found[5] == "f64":
+    if found is None or found[4] not in acc_kinds(found[5], found[6]) or found[5] == "f64":
         raise b.error("this kind of wgmma is not implemented")
     kind = Kind(int(found[1]), int(found[2]), found[4], found[5], found[6], bool(found[3]))
     if kind.k * BYTES[kind.a] != 32 or kind.n % 8 or not 0 < kind.n <= 256:
@@ -233,11 +228,9 @@ def mma_async(b: Builder, i: Instruction) -> Op:
     """Start one product."""
     kind = _kind_of(b, i)
     target, a_operand, b_operand, *rest = i.operands
-    count = sum_registers(kind.sums, 16, kind.n)
-    if not isinstance(target, Vector) or len(target.elements) != count:
-        raise b.error(f"{count} registers of sums are expected")
-    held = "b32" if kind.sums == "f16" else kind.sums
-    sums = tuple(b.target(x, held) for x in target.elements)
+    count = acc_registers(kind.acc, 16, kind.n)
+    held = "b32" if kind.acc == "f16" else kind.acc
+    acc = tuple(b.target(x, held) for x in elements_of(b, target, count))
     fragment = isinstance(a_operand, Vector)
     a_slots: tuple[int, ...]
     if isinstance(a_operand, Vector):
@@ -256,7 +249,7 @@ def mma_async(b: Builder, i: Instruction) -> Op:
     reads = frozenset(names(a_operand)) if fragment else frozenset()
     line = i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         machine = g.machine
         for first in _warpgroups(g, m, "wgmma.mma_async"):
             at = slice(first - g.lo, first - g.lo + WARPGROUP)
@@ -272,10 +265,10 @@ def mma_async(b: Builder, i: Instruction) -> Op:
                 if not fragment:
                     a = _operand(machine, first, word(a_slots[0]), 64, kind.a, kind.k, a_k, _FEWEST)
                 other = _operand(machine, first, word(b_slot), kind.n, kind.b, kind.k, b_k, kind.n)
-                product = Product(kind, sums, a, other, bool(word(keep)), signs, line, holds, reads)
+                product = Product(kind, acc, a, other, bool(word(keep)), signs, line, holds, reads)
                 queue = _queue(machine, first)
                 if any(not each.holds.isdisjoint(reads) for each in queue.waiting()):
-                    raise Fault("a fragment of A is in sums that nobody waited for")
+                    raise Fault("a fragment of A is in accumulators that nobody waited for")
             queue.groups[-1].append(product)
             _reading(machine, first, queue, product)
 
@@ -285,8 +278,6 @@ def mma_async(b: Builder, i: Instruction) -> Op:
 def _reading(machine: Any, first: int, queue: Queue, product: Product) -> None:
     """Note what a product reads from now on, until its group is waited for."""
     order = machine.order
-    if order is None:
-        return
     queue.number = queue.number or order.number(first)
     if not queue.ticket:
         queue.ticket = machine.shared.tickets.new(readable=True, fenced=True)
@@ -298,7 +289,7 @@ def _reading(machine: Any, first: int, queue: Queue, product: Product) -> None:
 
 
 def _perform(machine: Any, first: int, product: Product) -> None:
-    """Multiply, and write the sums to the registers."""
+    """Multiply, and write the accumulators."""
     kind = product.kind
     V = machine.rows(first, first + WARPGROUP).V
     if isinstance(product.a, Matrix):
@@ -308,17 +299,15 @@ def _perform(machine: Any, first: int, product: Product) -> None:
     right = _read(machine, product.b, kind.b, product.line)
     before = np.zeros((64, kind.n))
     if product.keep:
-        before = read_sums(V, product.sums, kind.sums, WARPGROUP, 2).reshape(before.shape)
+        before = read_acc(V, product.acc, kind.acc, WARPGROUP, 2).reshape(before.shape)
     left, right = product.signs[0] * left, product.signs[1] * right
-    total = summed(before, left, right, kind.a, kind.sums).reshape(WARPGROUP, 16, kind.n)
-    write_sums(V, product.sums, total, kind.sums, True, saturate=kind.saturate)
+    total = accumulated(before, left, right, kind.a, kind.acc).reshape(WARPGROUP, 16, kind.n)
+    write_acc(V, product.acc, total, kind.acc, True, saturate=kind.saturate)
 
 
 def _ended(machine: Any, first: int, count: int) -> None:
     """Let the warps of a warpgroup know that its first groups are complete, and what they tell."""
     order, queue = machine.order, _queue(machine, first)
-    if order is None:
-        return
     queue.done += count
     told = reduce(joined, queue.told[:count])
     del queue.told[:count]
@@ -332,7 +321,7 @@ def _ended(machine: Any, first: int, count: int) -> None:
 def fence(b: Builder, i: Instruction) -> Op:
     """Order registers before wgmma: they are read and written in order here."""
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         _warpgroups(g, m, "wgmma.fence")
 
     return op
@@ -343,18 +332,16 @@ def commit(b: Builder, i: Instruction) -> Op:
     """Close the group of the products before."""
     line = i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         for first in _warpgroups(g, m, "wgmma.commit_group"):
             queue = _queue(g.machine, first)
-            groups = queue.groups
-            if g.machine.order is not None:
-                rows = range(first, first + WARPGROUP)
-                queue.told.append(reduce(joined, map(g.machine.order.release, rows)))
-                queue.ticket = 0
-                g.machine.writes.epoch(first, first + WARPGROUP)
-            for row in range(first, first + WARPGROUP):
-                g.machine.record("multiply", f"{len(groups[-1])} products", line, row)
-            groups.append([])
+            rows = range(first, first + WARPGROUP)
+            queue.told.append(reduce(joined, map(g.machine.order.release, rows)))
+            queue.ticket = 0
+            g.machine.writes.epoch(first, first + WARPGROUP)
+            for row in rows:
+                g.machine.record("multiply", f"{len(queue.groups[-1])} products", line, row)
+            queue.groups.append([])
 
     return op
 
@@ -364,7 +351,7 @@ def wait(b: Builder, i: Instruction) -> Op:
     """Wait for all groups but the last few."""
     keep, line = number_of(b, i), i.line
 
-    def op(V: list[Any], m: Any, g: Any) -> None:
+    def op(V: Any, m: Any, g: Any) -> None:
         for first in _warpgroups(g, m, "wgmma.wait_group"):
             groups = _queue(g.machine, first).groups
             done = len(groups) - 1 - keep

@@ -1,4 +1,4 @@
-"""Sums of Hopper's tensor cores, bit for bit: which bits of the products they keep.
+"""How Hopper's tensor cores accumulate, bit for bit: which bits of the products they keep.
 
 The terms of an instruction are its products and C. All are cut towards zero some bits below the
 largest exponent among them, added exactly, and rounded. A product's exponent is the sum of its
@@ -11,7 +11,7 @@ factors': 1.5 * 1.5 has 0, as 1 * 1 has.
 ``mma.sync`` of e4m3 and e5m2 becomes two products of float16, of every other pair of K, and C is
 added by the CUDA cores (read off ptxas's SASS for sm_90a).
 
-The rule was fitted to what an H200 gave for random operands, and holds for all of its sums in
+The rule was fitted to what an H200 gave for random operands, and holds for all of its results in
 tests/emulator/probe_results.json. Not measured: factors that are not normal, sums that overflow.
 """
 
@@ -23,24 +23,24 @@ import numpy as np
 
 from ..core.rounding import cut
 
-__all__ = ["summed", "summed_by_halves"]
+__all__ = ["accumulated", "accumulated_by_halves"]
 
 _EXPONENT = np.uint64(0x7FF << 52)
 _BEHIND = np.uint64((1 << 39) - 1)  # the bits of float64 behind the first 13
 _FLOAT8 = ("e4m3", "e5m2")
 
 
-def summed(c: Any, a: Any, b: Any, kind: str, sums: str) -> Any:
+def accumulated(c: Any, a: Any, b: Any, kind: str, acc: str) -> Any:
     """Return C + A B of one instruction, in float64.
 
-    Sums in float32 are rounded. Sums in float16 must still be rounded to nearest.
+    Float32 accumulators are rounded. Those of float16 must still be rounded to nearest.
 
     Parameters
     ----------
     c, a, b
         Matrices of float64, (..., M, N), (..., M, K) and (..., N, K).
-    kind, sums
-        Types of A and of the sums.
+    kind, acc
+        Types of A and of the accumulators.
     """
     plain = c + a @ np.swapaxes(b, -1, -2)
     if kind in ("s8", "u8"):
@@ -48,18 +48,18 @@ def summed(c: Any, a: Any, b: Any, kind: str, sums: str) -> Any:
     narrow = kind in _FLOAT8
     with np.errstate(all="ignore"):  # infinities and NaN, which are left out below
         total = _aligned(c, a, b, 13 if narrow else 25)
-        if sums == "f32":
+        if acc == "f32":
             total = _cut13(total) if narrow else cut(total, np.float32).astype(np.float64)
         return np.where(np.isfinite(plain.astype(np.float32)), total, plain)
 
 
-def summed_by_halves(c: Any, a: Any, b: Any, sums: str) -> Any:
-    """Return C + A B of float8 in an ``mma.sync``; see `summed`."""
+def accumulated_by_halves(c: Any, a: Any, b: Any, acc: str) -> Any:
+    """Return C + A B of float8 in an ``mma.sync``; see `accumulated`."""
     first = np.arange(a.shape[-1]) % 4 < 2
     total = np.zeros(c.shape)
     for part in (first, ~first):
-        total = summed(total, a[..., part], b[..., part], "f16", sums)
-        if sums == "f16":
+        total = accumulated(total, a[..., part], b[..., part], "f16", acc)
+        if acc == "f16":
             total = total.astype(np.float16).astype(np.float64)
     return c + total
 
