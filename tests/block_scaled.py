@@ -76,7 +76,7 @@ class Operand:
 
 
 def draw(rng, shape, dtype, *, exact=False):
-    """Draw rows of K elements with scales of their blocks; `exact` ones have sums without error."""
+    """Draw rows of K elements with scales of their blocks; `exact` ones have exact products."""
     *stack, k = shape
     if dtype == PAIRS:
         elements = rng.integers(0, 256, shape).astype(np.uint8)

@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from fused_cases import EPILOGUES, Fused, plan_of
+from epilogue_cases import EPILOGUES, WithEpilogue, plan_of
 from sampling import SEED
 
 import unigemm
@@ -88,7 +88,7 @@ def _fullest_first(chosen: list[int], pairs: Sequence[Sequence[Pair]]) -> list[i
     return found
 
 
-#: What is done to the sums. Each has several features, so that few kernels have them all.
+#: What is done to the accumulators. Each has several features, so that few kernels have them all.
 ASKED: dict[str, dict[str, Any]] = {
     "nothing": {},
     "rows": EPILOGUES["all"] | {"bias_grad_out": "row sums"},
@@ -103,24 +103,24 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Crossed(Fused):
+class Crossed(WithEpilogue):
     """A product whose arrays lie in some way.
 
     Attributes
     ----------
-    place
+    spacing
         "wide": lines begin at multiples of 16 bytes; "narrow": where odd rows put them; "apart":
         as "wide", but the products of a stack, and its C, begin one element later each.
     """
 
-    place: str = "wide"
+    spacing: str = "wide"
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def requested(self) -> dict[str, Any]:
         return ASKED[self.name]
 
     def guard(self, dtype: Any) -> int:
-        return 16 // np.dtype(dtype).itemsize if self.place == "wide" else super().guard(dtype)
+        return 16 // np.dtype(dtype).itemsize if self.spacing == "wide" else super().guard(dtype)
 
     def operand(self, rng: np.random.Generator, rows: int, columns: int, turned: bool) -> Any:
         values = super().operand(rng, rows, columns, turned)
@@ -131,11 +131,11 @@ class Crossed(Fused):
         return self.laid(made) if kind in ("full", "row") else made
 
     def laid(self, x: np.ndarray) -> np.ndarray:
-        """Return a copy whose lines, and matrices of a stack, lie as `place` says."""
+        """Return a copy whose lines, and matrices of a stack, lie as `spacing` says."""
         *stack, rows, columns = (1,) * (2 - x.ndim) + x.shape
         unit, count = 16 // x.itemsize, stack[0] if stack else 1
-        pitch = columns + 1 if self.place == "narrow" else -(-columns // unit) * unit
-        memory = np.zeros((count, rows * pitch + (self.place == "apart")), x.dtype)
+        pitch = columns + 1 if self.spacing == "narrow" else -(-columns // unit) * unit
+        memory = np.zeros((count, rows * pitch + (self.spacing == "apart")), x.dtype)
         lines = memory[:, : rows * pitch].reshape(count, rows, pitch)[..., :columns]
         found = lines if stack else lines[0] if x.ndim > 1 else lines[0, 0]
         found[...] = x
@@ -144,12 +144,12 @@ class Crossed(Fused):
 
 @dataclass(frozen=True)
 class Backend:
-    """What is crossed of a backend: what it is asked for, and how its configurations differ."""
+    """What is crossed of a backend: what is requested of it, and how its configurations differ."""
 
     name: str
     arch: str
     inputs: tuple[tuple[DType, str], ...]
-    places: tuple[str, ...]
+    spacings: tuple[str, ...]
     sizes: tuple[tuple[int, int], ...]
     k_tile: Callable[[DType], int]
     configs: Callable[[Plan], Iterator[Config]]
@@ -175,19 +175,19 @@ def drawn(of: Backend, most: int, name: str = "") -> list[Case]:
     backend, found = backend_named(of.name), []
     for _ in range(most):
         (dtype, precision), (m, n) = draw.choice(of.inputs), draw.choice(of.sizes)
-        asked = {
+        given = {
             "dtype": dtype.value,
             "layout": draw.choice(("nn", "nt", "tn", "tt")),
             "name": draw.choice(sorted(ASKED)),
-            "place": draw.choice(of.places),
+            "spacing": draw.choice(of.spacings),
             "columns": draw.random() < 0.5,
             "k": draw.choice(("one", "odd", "several")),
         }
-        k = {"one": 0.6, "odd": 2.3, "several": 5.2}[asked["k"]] * of.k_tile(dtype)
+        k = {"one": 0.6, "odd": 2.3, "several": 5.2}[given["k"]] * of.k_tile(dtype)
         product = Crossed(
-            (m, n, int(k)), dtype, asked["layout"], asked["name"],
-            stack=2 if asked["place"] == "apart" else 1, columns=asked["columns"],
-            seed=draw.randint(0, 1000), place=asked["place"],
+            (m, n, int(k)), dtype, given["layout"], given["name"],
+            stack=2 if given["spacing"] == "apart" else 1, columns=given["columns"],
+            seed=draw.randint(0, 1000), spacing=given["spacing"],
             options={"precision": precision}
             | ({"scale_a": 0.5, "scale_b": 2.0} if dtype in FLOAT8 else {}),
         )  # fmt: skip
@@ -207,12 +207,12 @@ def drawn(of: Backend, most: int, name: str = "") -> list[Case]:
         for config, kind in kinds.values():
             room = backend.workspace_bytes(plan.problem, plan.extents, of.target, config)
             own = replace(plan, config=config, workspace_bytes=room, alternatives=())
-            found.append(Case(product, own, asked | kind))
+            found.append(Case(product, own, given | kind))
     return found
 
 
 def planned_options(product: Crossed) -> dict[str, Any]:
-    """Return what a plan is told of a product beside its arrays."""
+    """Return what a plan is told of a product besides its arrays."""
     given = {"precision": product.options["precision"]}
     return given | ({"scaled": True} if "scale_a" in product.options else {})
 

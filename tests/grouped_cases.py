@@ -1,7 +1,7 @@
 """Grouped products for the tests: drawn arrays, and a float64 reference with a loop over groups.
 
-Operands are small whole numbers, so that sums are exact in every type and results are compared bit
-for bit. What belongs to no group is NaN where the type has it.
+Operands are small whole numbers: products are exact in every type, and results are compared bit for
+bit. What belongs to no group is NaN where the type has it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sizes:
         return np.cumsum(self.sizes)
 
 
-#: Empty groups at every place, one row, very uneven, a rest and none.
+#: Empty groups first, last and between, one row, very uneven, a rest and none.
 SIZES = (
     Sizes((3, 0, 5, 1)),
     Sizes((0, 0, 0), rest=4),
@@ -67,7 +67,7 @@ def ends(form: str, s: Sizes) -> np.ndarray:
 
 
 def parts(form: str, found: np.ndarray) -> Iterator[tuple[int, Any, Any, Any]]:
-    """Yield each group with its places in A, B and D."""
+    """Yield each group with its indices in A, B and D."""
     everything, start = slice(None), 0
     for g, end in enumerate(found.tolist()):
         own = slice(start, end)
@@ -88,12 +88,12 @@ def reference(
     a: np.ndarray,
     b: np.ndarray,
     found: np.ndarray,
-    finish: Callable[[np.ndarray, int, Any], np.ndarray] = lambda sums, g, at: sums,
+    epilogue: Callable[[np.ndarray, int, Any], np.ndarray] = lambda acc, g, at: acc,
     before: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return D in float64: zeros, or what was there `before`, where no group is.
 
-    `finish` takes the sums of a group, which it is, and its place in D.
+    `epilogue` takes the accumulators of a group, its number, and its index in D.
     """
     m, n = a.shape[-2], b.shape[-1]
     shape = (m, n) if form in ("m", "n") else (len(found), m, n)
@@ -101,7 +101,7 @@ def reference(
         pieces = []
         for g, at_a, at_b, at_d in parts(form, found):
             x, y = a[at_a].astype(np.float64), b[at_b].astype(np.float64)
-            pieces.append((at_d, finish(x @ y, g, at_d)))
+            pieces.append((at_d, epilogue(x @ y, g, at_d)))
     columns = pieces[0][1].shape[-1] if pieces and form != "n" else n
     d = np.zeros((*shape[:-1], columns)) if before is None else before.astype(np.float64)
     for at, piece in pieces:

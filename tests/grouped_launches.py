@@ -1,7 +1,7 @@
 """Products with groups, launched by their plans: what the tests of several backends draw from.
 
-Elements are small integers, so that sums are exact and results are compared bit for bit. Where no
-group is lie NaN, and in D everywhere.
+Elements are small integers: products are exact, and results are compared bit for bit. Where there
+is no group lie NaN, and in D everywhere.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GroupedCase:
     Attributes
     ----------
     along
-        What the groups divide; "rows" and "columns" are stacks of which so many are valid.
+        What the groups divide; "rows" and "columns" are stacks with valid ones in each.
     sizes
         Of the groups.
     total
@@ -54,8 +54,8 @@ class GroupedCase:
         Elements between lines of A, B and D.
     values
         "integers", or "nan" for NaN in all operands of the second group.
-    fused
-        "bias" for one of each group, and a relu; "stored" with the sums stored beside D.
+    epilogue
+        "bias" for one of each group, and a relu; "stored" with the accumulators stored, too.
     scaled
         "", "tensor" or "groups".
     """
@@ -72,13 +72,13 @@ class GroupedCase:
     offsets: DType = DType.INT32
     rest: str = "zeros"
     values: str = "integers"
-    fused: str = ""
+    epilogue: str = ""
     scaled: str = ""
     seed: int = 0
 
     def __str__(self) -> str:
         extents = "x".join(map(str, self.extents))
-        more = [x for x in (self.fused, self.scaled, self.values, self.rest) if x]
+        more = [x for x in (self.epilogue, self.scaled, self.values, self.rest) if x]
         own = [f"along_{self.along}", extents, f"{len(self.sizes)}_groups", str(self.dtype)]
         return "-".join([*own, self.layout, *more, f"pad_{self.pad}", str(self.offsets)])
 
@@ -175,11 +175,11 @@ class Arrays:
         m, n, k = case.extents
         count = len(case.sizes)
         epilogue, aux = None, ()
-        if case.fused:
+        if case.epilogue:
             kind = numpy_dtype(self.out).itemsize
             arrays = (Auxiliary(MatrixType(self.out, "n", kind), "n"),)
             epilogue, aux = Epilogue(BIASED, 4, arrays), ((0, 1, n, 0),)
-        if case.fused == "stored":
+        if case.epilogue == "stored":
             stored = (Auxiliary(MatrixType(DType.FLOAT32, "n", 4), "mn"),)
             epilogue = replace(epilogue, stores=(0,), stored=stored)
             aux = (*aux, (n, 1, 0, 0))
@@ -200,19 +200,19 @@ class Arrays:
 
     @property
     def more(self) -> tuple[np.ndarray, ...]:
-        """Arrays beside the operands."""
+        """The auxiliary arrays."""
         case = self.case
         found = [*self.scales] if case.scaled else []
-        found += [self.bias] if case.fused else []
-        found += [self.stored] if case.fused == "stored" else []
+        found += [self.bias] if case.epilogue else []
+        found += [self.stored] if case.epilogue == "stored" else []
         return (*found, self.ends)
 
     def arguments(self) -> list:
         """Return what a launch takes behind the stream."""
         case = self.case
         found: list = [x.ctypes.data for x in self.scales] + [1.0] if case.scaled else []
-        found += [self.bias.ctypes.data] if case.fused else []
-        found += [self.stored.ctypes.data] if case.fused == "stored" else []
+        found += [self.bias.ctypes.data] if case.epilogue else []
+        found += [self.stored.ctypes.data] if case.epilogue == "stored" else []
         found += [int(case.scaled == "groups")] * 2 if case.scaled else []
         return [*found, self.ends.ctypes.data]
 
@@ -267,18 +267,18 @@ def wanted(case: GroupedCase, x: Arrays, before: np.ndarray) -> np.ndarray:
     d = np.zeros(x.d.shape) if case.rest == "zeros" or case.along == "k" else before.astype("f8")
     for g, own in enumerate(spans(case, x.ends)):
         a, b = (y.astype("f8") for y in operands(case, x, g))
-        sums = a @ b
+        acc = a @ b
         if case.scaled:
-            sums *= np.prod([s[g if case.scaled == "groups" else 0] for s in x.scales])
-        if case.fused:
+            acc *= np.prod([s[g if case.scaled == "groups" else 0] for s in x.scales])
+        if case.epilogue:
             row = x.bias[g].astype("f8")
             own_n = own if case.groups.along == "n" else slice(None)
-            sums = sums + row[own_n]
-            sums = np.where(np.isnan(sums), sums, np.maximum(sums, 0))
-        place = {
+            acc = acc + row[own_n]
+            acc = np.where(np.isnan(acc), acc, np.maximum(acc, 0))
+        at = {
             "m": (own,), "n": (slice(None), own), "k": (g,)
         }[case.groups.along]  # fmt: skip
-        d[(g, *place) if case.groups.stacked else place] = sums
+        d[(g, *at) if case.groups.stacked else at] = acc
     return d.astype(np.float32).astype(x.d.dtype) if x.out is not DType.FLOAT64 else d
 
 

@@ -43,8 +43,8 @@ def of_commit(commit: str) -> dict[str, str]:
     """Return the modules as a commit has them."""
 
     def git(*arguments: str) -> str:
-        asked = ["git", "-C", str(ROOT), *arguments]
-        return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     names = git("ls-tree", "-r", "--name-only", commit, "unigemm/", "backends/").splitlines()
     return {name: git("show", f"{commit}:{name}") for name in names if name.endswith(".py")}

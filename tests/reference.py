@@ -126,7 +126,7 @@ def cases(draw, *, largest=70, dtypes=EVERYWHERE, negative=False, batches=True):
     m, n, k = draw(sizes), draw(sizes), draw(sizes)
     exact = draw(st.booleans())
     if exact:
-        k = min(k, 60)  # sums stay below 256, which bfloat16 holds exactly
+        k = min(k, 60)  # results stay below 256, which bfloat16 holds exactly
     a_batch, b_batch = (), ()
     if batches:
         batch = draw(st.lists(st.integers(1, 3), max_size=3))
@@ -207,7 +207,7 @@ def assert_product(got, a, b, dtype, out_dtype, exact, precision="ieee", factor=
     if dtype is DType.INT8:
         expected = (expected + 2.0**31) % 2.0**32 - 2.0**31  # int32 wraps around
     if exact or dtype is DType.INT8:
-        # The sums are exact; what is left is one rounding to D's type.
+        # The accumulators are exact; what is left is one rounding to D's type.
         rounded = expected.astype(numpy_dtype(out_dtype)).astype(np.float64)
         np.testing.assert_array_equal(got, rounded)
         return

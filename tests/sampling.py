@@ -17,7 +17,7 @@ SEED = os.environ.get("UNIGEMM_TEST_SEED", "0")
 
 
 def sampled(cases: Sequence[Mapping[str, Hashable]], most: int, name: str) -> list[int]:
-    """Return the numbers of some cases, the same each time for one name, at most so many.
+    """Return the numbers of some cases, the same each time for one name, `most` at most.
 
     Each value of each factor is in one of them, where so few can have them all; those come first
     that have the most values that were not there before.

@@ -1,6 +1,6 @@
 """Infinities, NaN and the ends of each type's range: one product of each two of them.
 
-A has such a value in each row and zeros beside it, B one in each column, both at one place along K:
+A has such a value in each row, else zeros, B one in each column, both at one index of K:
 an element of the result is a product of two, and zeros. Others have such values here and there.
 """
 
@@ -53,15 +53,15 @@ def crossed(a_dtype, b_dtype, k, at, **options):
 
 
 def sprinkled(a_dtype, b_dtype, shape, seed):
-    """Return A and B of small numbers, with infinities and NaN in a few places."""
+    """Return A and B of small numbers, with infinities and NaN here and there."""
     rng = np.random.default_rng(seed)
     found = []
     for dtype, extents in ((a_dtype, shape[::2]), (b_dtype, shape[:0:-1])):
         native = numpy_dtype(dtype)
         x = rng.integers(-3, 4, extents).astype(native)
-        places = rng.random(extents) < 1 / (4 * shape[2])
-        chosen = rng.choice([np.inf, -np.inf, np.inf, -np.inf, np.nan], int(places.sum()))
-        x[places] = chosen.astype(native)
+        chosen_at = rng.random(extents) < 1 / (4 * shape[2])
+        chosen = rng.choice([np.inf, -np.inf, np.inf, -np.inf, np.nan], int(chosen_at.sum()))
+        x[chosen_at] = chosen.astype(native)
         found.append(x)
     return found
 
@@ -72,7 +72,7 @@ def _any_beyond_tf32(x, axis):
 
 
 def assert_special(got, a, b, out_dtype, precision="ieee", factor=1.0):
-    """Compare with the product in float64, rounded to the type of the sums, and to D's.
+    """Compare with the product in float64, rounded to the accumulators' type, and to D's.
 
     TF32 has no numbers below 2**-136: whether infinity times these is NaN is left open. Numbers
     that are read in place may be rounded to TF32, which makes infinity of the largest.

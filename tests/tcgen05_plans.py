@@ -254,7 +254,7 @@ def fitting(n: int, d: MatrixType) -> int:
 
 
 def chosen(found: Sequence[Offer], each: int) -> list[Offer]:
-    """Return all, or a part of them, or so many of each kind, as UNIGEMM_TEST_ALL says.
+    """Return all, or a part of them, or a number of each kind, as UNIGEMM_TEST_ALL says.
 
     All are in no order, so that what a run has done when it is stopped is a fair sample.
     """

@@ -87,7 +87,7 @@ UNREADABLE = {
 
 
 def expected(a, b):
-    """Return NumPy's product, but for sums of int8, which are int32 here."""
+    """Return NumPy's product, but of int8 one that is int32, as here."""
     if a.dtype in ("i1", "?") and b.dtype in ("i1", "?") and "i1" in (a.dtype, b.dtype):
         a, b = a.astype("i4"), b.astype("i4")
     with np.errstate(all="ignore"):
@@ -109,12 +109,12 @@ def check(got, a, b):
     np.testing.assert_allclose(got, wanted, rtol=rounding, atol=rounding * largest)
 
 
-#: Types whose sums wrap around, and bool; of int8 alone sums are int32 and rounded.
+#: Types whose products wrap around, and bool; int8's are int32 and rounded.
 EXACT_TYPES = "?hHiIlLB"
 
 
 def drawn_terms(drawn, kind, shape, columns):
-    """Return alpha, beta, c and bias for sums of a type: numbers or arrays, of several types."""
+    """Return alpha, beta, c and bias for products of a type: numbers, or arrays of any types."""
     kinds = ["?"] if kind == "?" else list("?bBhHiIlL")
     several = [0, 1] if kind == "?" else [0, 1, -3, 7]
 
@@ -127,13 +127,13 @@ def drawn_terms(drawn, kind, shape, columns):
     return {"alpha": factor(), "beta": factor(), "c": c, "bias": bias}
 
 
-def fused_exactly(a, b, alpha, beta, c, bias):
+def epilogue_exactly(a, b, alpha, beta, c, bias):
     """Return alpha * (a @ b) + beta * c + bias in the type of the product, which wraps around."""
     with np.errstate(all="ignore"):
-        sums = np.matmul(a, b)
-        terms = (np.asarray(x).astype(sums.dtype) for x in (alpha, beta, c, bias))
+        product = np.matmul(a, b)
+        terms = (np.asarray(x).astype(product.dtype) for x in (alpha, beta, c, bias))
         alpha, beta, c, bias = terms
-        return (alpha * sums + beta * c + bias).astype(sums.dtype)
+        return (alpha * product + beta * c + bias).astype(product.dtype)
 
 
 #: Alpha and beta of complex products of which one at least is complex.

@@ -49,19 +49,21 @@ BF16, F16, F32, F8 = DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32, DType.FLOAT8_
 UNEVEN = (20, 0, 1, 37, 9)  # of 67, and of a rest
 CASES = [
     GroupedCase("m", UNEVEN, 67, (24, 40)),
-    GroupedCase("m", UNEVEN, 80, (24, 40), layout="nn", fused="stored", values="nan"),
+    GroupedCase("m", UNEVEN, 80, (24, 40), layout="nn", epilogue="stored", values="nan"),
     GroupedCase("m", (3, 5, 0, 8, 1), 24, (16, 24), layout="nn", offsets=DType.INT64),
-    GroupedCase("m", UNEVEN, 90, (40, 72), dtype=F16, rest="untouched", fused="bias"),
-    GroupedCase("m", UNEVEN, 80, (24, 32), dtype=F8, scaled="groups", fused="bias"),
+    GroupedCase("m", UNEVEN, 90, (40, 72), dtype=F16, rest="untouched", epilogue="bias"),
+    GroupedCase("m", UNEVEN, 80, (24, 32), dtype=F8, scaled="groups", epilogue="bias"),
     GroupedCase("m", UNEVEN, 80, (24, 32), dtype=F8, scaled="tensor"),
     GroupedCase("m", (0, 0, 0), 77, (40, 24)),
     GroupedCase("m", tuple([1, 0, 3] * 44), 200, (8, 16)),  # more groups than are read together
-    GroupedCase("n", UNEVEN, 80, (24, 40), fused="bias", values="nan"),
+    GroupedCase("n", UNEVEN, 80, (24, 40), epilogue="bias", values="nan"),
     GroupedCase("n", UNEVEN, 80, (24, 40), layout="tt", rest="untouched"),
     GroupedCase("k", UNEVEN, 72, (24, 40), layout="tn", values="nan"),
-    GroupedCase("k", UNEVEN, 72, (24, 40), dtype=F32, precision="tf32", layout="tn", fused="bias"),
+    GroupedCase(
+        "k", UNEVEN, 72, (24, 40), dtype=F32, precision="tf32", layout="tn", epilogue="bias"
+    ),
     GroupedCase("rows", UNEVEN, 40, (24, 16), layout="nn", values="nan"),
-    GroupedCase("rows", (3, 0, 9), 17, (40, 72), rest="untouched", fused="bias"),
+    GroupedCase("rows", (3, 0, 9), 17, (40, 72), rest="untouched", epilogue="bias"),
     GroupedCase("columns", UNEVEN, 40, (24, 16), offsets=DType.INT64),
 ]  # fmt: skip
 TILES = [(16, 8, 16), (8, 16, 32), (24, 16, 16), (8, 24, 16)]
@@ -234,7 +236,7 @@ def test_whatever_offsets_are_nothing_outside_of_the_arrays_is_touched(
         others = tuple(-(-x // 8) * 8 for x in others)
     case = GroupedCase(
         along, tuple(max(0, min(x, total)) for x in ends), total, others, layout=layout, rest=rest,
-        offsets=DType.INT64 if wide else DType.INT32, fused="bias",
+        offsets=DType.INT64 if wide else DType.INT32, epilogue="bias",
     )  # fmt: skip
     config = config_of(tile, schedule, swap_ab=swap_ab)
     given_ends = np.array(ends, np.int64 if wide else np.int32)
@@ -253,7 +255,7 @@ def sampled():
         for (along, layout), (dtype, precision) in product(FORMS, TYPES):
             case = GroupedCase(
                 along, (200,) * 4, 800, (384, 256), dtype=dtype, layout=layout,
-                precision=precision, fused="bias",
+                precision=precision, epilogue="bias",
             )  # fmt: skip
             gemm = gemm_of(case)
             if unsupported_by(BACKEND, gemm.problem, gemm.extents, target) is None:

@@ -140,8 +140,8 @@ def test_gpus_share_a_sweep_and_what_each_measured_is_gathered(codes, tmp_path, 
     with stops:
         bench_sweep.share(options, 3, 99.6, out)
     monkeypatch.setattr("sys.argv", ["bench.sweep", *started[2][3:]])
-    asked = bench_sweep.parse()
-    assert (asked.suite, asked.shard, asked.gpus, asked.budget) == ("odd", "2/3", 1, 100)
+    options = bench_sweep.parse()
+    assert (options.suite, options.shard, options.gpus, options.budget) == ("odd", "2/3", 1, 100)
     kept = [json.loads(line)["gpu"] for line in out.read_text().splitlines()]
     assert kept == [gpu for gpu, code in enumerate(codes) if code == 0]
 
@@ -204,8 +204,8 @@ def test_everything_tests_first_and_shares_the_time_among_the_kinds(tmp_path, ow
     assert [kind_named(each) for kind in kinds for each in kind.split(",")]
     assert {float(run[run.index("--budget") + 1]) for run in runs} == {60.0}
     assert len({run[-1] for run in runs}) == len(runs)
-    asked = {run[run.index("--backend") + 1] for run in runs}
-    assert asked == ({"auto", "auto,cute_tcgen05"} if own else {"auto"})
+    requested = {run[run.index("--backend") + 1] for run in runs}
+    assert requested == ({"auto", "auto,cute_tcgen05"} if own else {"auto"})
 
 
 def test_everything_ends_with_the_worst_exit_code_and_cuts_a_sweep_short(monkeypatch, capsys):

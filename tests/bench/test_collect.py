@@ -57,7 +57,7 @@ def test_families_have_the_same_number_of_shapes():
     shapes = shapes_of("families:3")[:21]
     assert [family(shape) for shape in shapes] == [*FAMILIES] * 3
     few = collect.problems("families:3", {"float8_e4m3fn": 12})
-    assert not any(todo.work.batch > 1 for todo in few)  # PyTorch has none to stand beside
+    assert not any(todo.work.batch > 1 for todo in few)  # PyTorch has no such stacks
 
 
 def test_sizes_of_models_are_drawn_anew_by_a_seed():
@@ -123,16 +123,16 @@ class Pool:
     """Makes all kernels but some, in no time."""
 
     def __init__(self, missing=()):
-        self.missing, self.asked = set(missing), []
+        self.missing, self.requested = set(missing), []
 
     def ask(self, plans, until):
-        self.asked += [name for name, _ in plans]
+        self.requested += [name for name, _ in plans]
 
     def made(self, until):
-        return Counter(map(self.state, self.asked))
+        return Counter(map(self.state, self.requested))
 
     def state(self, name):
-        return "late" if name in self.missing or name not in self.asked else "made"
+        return "late" if name in self.missing or name not in self.requested else "made"
 
 
 class Measurer:

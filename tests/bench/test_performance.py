@@ -28,10 +28,10 @@ FIRST, SECOND, THIRD = (
 )
 
 
-def launch(work, place, us, cublas_us=None):
+def launch(work, rank, us, cublas_us=None):
     plan = planned(work, target="h200", tuned=False)
-    if place:
-        plan = plan.taking(plan.alternatives[place - 1])
+    if rank:
+        plan = plan.taking(plan.alternatives[rank - 1])
     record = {"device": CARD, "us": us, "backend": plan.backend, "plan": plan.to_dict()}
     return record | ({"cublas_us": cublas_us} if cublas_us else {})
 

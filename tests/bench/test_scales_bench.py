@@ -48,8 +48,8 @@ def test_each_way_has_a_line(monkeypatch, kind):
     lines = bench.table(records).splitlines()
     assert [line[:10].strip() for line in lines] == [name[:10] for name in bench.KINDS[kind]]
     assert all("20.0  1.000" in line for line in lines)
-    beside = {r["scales"] for r in records if r["by"] == "torch"}
-    assert {line[:10].strip() for line in lines if "1.500" in line} == {x[:10] for x in beside}
+    compared = {r["scales"] for r in records if r["by"] == "torch"}
+    assert {line[:10].strip() for line in lines if "1.500" in line} == {x[:10] for x in compared}
 
 
 def test_the_page_has_what_was_measured_and_the_card(monkeypatch, tmp_path):

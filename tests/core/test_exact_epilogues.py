@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from type_cases import EXACT_TYPES, drawn_terms, fused_exactly, numbers
+from type_cases import EXACT_TYPES, drawn_terms, epilogue_exactly, numbers
 
 import unigemm
 
@@ -17,7 +17,7 @@ def test_terms_are_added_in_the_type_of_the_sums(kind):
         for _ in range(4):
             terms = drawn_terms(drawn, kind, (2, 5, 7), (7,))
             got = unigemm.matmul(a, b, **terms)
-            wanted = fused_exactly(a, b, **terms)
+            wanted = epilogue_exactly(a, b, **terms)
             assert got.dtype == wanted.dtype
             np.testing.assert_array_equal(got, wanted)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fused_cases import EPILOGUES, seen_by
+from epilogue_cases import EPILOGUES, seen_by
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sampling import ALL

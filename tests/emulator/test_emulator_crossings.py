@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from crossings import ASKED, Backend, covering, crossings, drawn, is_small, pairs_of
-from fused_cases import check_fused
+from epilogue_cases import check_epilogue
 from reference import NUMPY
 from sampling import ALL
 from test_emulator_remainders import AXPY, dot
@@ -129,7 +129,7 @@ def test_every_two_features_go_together(name, part):
         precision = case.product.options["precision"]
         on = device(target=of.target)
         try:
-            check_fused(case.product, NUMPY, on, plan=case.plan, precision=precision)
+            check_epilogue(case.product, NUMPY, on, plan=case.plan, precision=precision)
         except Exception as error:
             failed.append(f"{case.factors}\n{case.plan.config}\n{error!r}")
     assert not failed, "\n\n".join(failed)

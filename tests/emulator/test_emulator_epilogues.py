@@ -13,7 +13,14 @@ from sampling import ALL
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
 from crossings import Crossed
-from fused_cases import Fused, check_fused, check_planned, drawn_cases, plan_of, ways_of
+from epilogue_cases import (
+    WithEpilogue,
+    check_epilogue,
+    check_planned,
+    drawn_cases,
+    plan_of,
+    ways_of,
+)
 from operator_table import EXACT, FUNCTIONS, VALUES, as_numpy, differing
 from reference import NUMPY
 
@@ -48,7 +55,7 @@ DTYPES = {
 @pytest.mark.parametrize("backend", sorted(TARGETS))
 def test_drawn_epilogues_are_those_of_the_host(backend):
     for case in drawn_cases(DTYPES[backend], 140, 2500, 60 if ALL else 1, backend):
-        check_fused(case, NUMPY, device(target=TARGETS[backend]), backend=backend)
+        check_epilogue(case, NUMPY, device(target=TARGETS[backend]), backend=backend)
 
 
 class _Loaded(Exception):
@@ -67,7 +74,7 @@ def test_drawn_cases_are_planned_as_they_are_computed(backend, monkeypatch):
     kernel = backend_named(backend).key
     for case in (x for x in cases if x.name != "function"):  # a plan names one result
         with pytest.raises(_Loaded) as loaded:
-            check_fused(case, NUMPY, device(target=TARGETS[backend]), backend=backend)
+            check_epilogue(case, NUMPY, device(target=TARGETS[backend]), backend=backend)
         planned = plan_of(case, backend, TARGETS[backend])
         assert kernel(loaded.value.args[0]).digest == kernel(planned).digest, case
 
@@ -75,11 +82,11 @@ def test_drawn_cases_are_planned_as_they_are_computed(backend, monkeypatch):
 #: A backend, a problem, and in how many of its ways it is computed by default. Gates in halves and
 #: totals are in `test_emulator_crossings`.
 CASES = [
-    ("cute_wgmma", Fused((72, 112, 192), DType.BFLOAT16, "nt", "all"), 2),
-    ("cute_wgmma", Fused((24, 136, 640), DType.BFLOAT16, "nt", "bias, gelu_tanh"), 1),
-    ("cute_simt", Fused((65, 72, 300), DType.FLOAT32, "nt", "all"), 2),
-    ("cute_simt", Fused((4, 136, 300), DType.BFLOAT16, "nt", "all"), 1),
-    ("cute_tcgen05", Fused((136, 72, 192), DType.BFLOAT16, "nt", "all"), 1),
+    ("cute_wgmma", WithEpilogue((72, 112, 192), DType.BFLOAT16, "nt", "all"), 2),
+    ("cute_wgmma", WithEpilogue((24, 136, 640), DType.BFLOAT16, "nt", "bias, gelu_tanh"), 1),
+    ("cute_simt", WithEpilogue((65, 72, 300), DType.FLOAT32, "nt", "all"), 2),
+    ("cute_simt", WithEpilogue((4, 136, 300), DType.BFLOAT16, "nt", "all"), 1),
+    ("cute_tcgen05", WithEpilogue((136, 72, 192), DType.BFLOAT16, "nt", "all"), 1),
 ]
 
 
@@ -99,7 +106,7 @@ WIDE = [
     (Crossed((70, 200, 96), DType.BFLOAT16, "nt", "halves"), (128, 256, 64), "direct"),
     (Crossed((70, 200, 96), DType.BFLOAT16, "nt", "neighbours"), (256, 128, 64), "direct"),
     (Crossed((70, 200, 96), DType.BFLOAT16, "nt", "rows"), (256, 144, 64), "tma"),
-    (Crossed((70, 203, 96), DType.FLOAT16, "nt", "rows", place="narrow"), (256, 152, 64), "rows"),
+    (Crossed((70, 203, 96), DType.FLOAT16, "nt", "rows", spacing="narrow"), (256, 152, 64), "rows"),
 ]
 
 
@@ -116,24 +123,24 @@ def test_a_wide_tile_is_finished_a_few_columns_at_a_time(case, tile, store):
     assert geo.store == store
     assert 0 < geo.epilogue_blocks * 8 < tile[1]
     plan = replace(plan, config=config, workspace_bytes=0, alternatives=())
-    check_fused(case, NUMPY, device(target=plan.target), plan=plan)
+    check_epilogue(case, NUMPY, device(target=plan.target), plan=plan)
 
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_c_in_place_is_added_once_where_tiles_overlap(columns):
     """The last tile along M and N moves back over its neighbours."""
-    case = Fused((68, 132, 40), DType.FLOAT32, "nt", "in place", columns=columns)
+    case = WithEpilogue((68, 132, 40), DType.FLOAT32, "nt", "in place", columns=columns)
     plan = plan_of(case, "cute_simt", TARGETS["cute_simt"])
     offered = base_configs(plan.problem, plan.target)
     config = next(x for x in offered if x.tile == (32, 64, 16) and x.schedule != "tail")
     config = replace(config, swap_ab=plan.config.swap_ab)
     plan = replace(plan, config=config, workspace_bytes=0, alternatives=())
-    check_fused(case, NUMPY, device(target=plan.target), plan=plan)
+    check_epilogue(case, NUMPY, device(target=plan.target), plan=plan)
 
 
 def test_whole_tiles_and_those_of_a_tail_have_the_same_epilogue():
     """Two tiles with more rows than D, one of which runs at once: the other's K is in parts."""
-    case = Fused((20, 130, 70), DType.FLOAT32, "nn", "halves")
+    case = WithEpilogue((20, 130, 70), DType.FLOAT32, "nn", "halves")
     target = replace(TARGETS["cute_simt"], sm_count=1)
     plan = ways_of(case, "cute_simt", target)[0]
     offered = base_configs(plan.problem, target)
@@ -217,8 +224,8 @@ def test_bias_gradients_are_sums_over_whichever_dimensions_they_lack():
 
 def test_sums_of_columns_take_every_row_and_write_no_column_more():
     """47 rows: each of a CTA's 16 warps adds some; 45 columns: those of the last CTA end early."""
-    case = Fused((47, 45, 20), DType.FLOAT32, "nn", "column sums")
-    check_fused(case, NUMPY, device(target=TARGETS["cute_simt"]), backend="cute_simt")
+    case = WithEpilogue((47, 45, 20), DType.FLOAT32, "nn", "column sums")
+    check_epilogue(case, NUMPY, device(target=TARGETS["cute_simt"]), backend="cute_simt")
 
 
 def test_a_renamed_function_finds_the_same_kernel_and_another_does_not():
@@ -251,8 +258,8 @@ def test_a_renamed_function_finds_the_same_kernel_and_another_does_not():
 )
 @pytest.mark.parametrize("backend", sorted(TARGETS))
 def test_scalars_of_the_device_and_gates_and_terms_left_out_go_together(backend, name):
-    case = Fused((40, 72, 64), DType.BFLOAT16, "nt", name)
-    check_fused(case, NUMPY, device(target=TARGETS[backend]), backend=backend)
+    case = WithEpilogue((40, 72, 64), DType.BFLOAT16, "nt", name)
+    check_epilogue(case, NUMPY, device(target=TARGETS[backend]), backend=backend)
 
 
 #: Whose instructions are not those of the reference, and others in turn.

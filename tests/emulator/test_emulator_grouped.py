@@ -40,46 +40,46 @@ UNEVEN = (70, 0, 1, 130, 9)  # of 230
 
 WGMMA = [
     GroupedCase("m", UNEVEN, 230, (136, 200)),
-    GroupedCase("m", UNEVEN, 210, (133, 72), layout="nn", fused="stored", values="nan"),
+    GroupedCase("m", UNEVEN, 210, (133, 72), layout="nn", epilogue="stored", values="nan"),
     GroupedCase("m", (3, 5, 0, 8, 1), 24, (72, 264), layout="nn", offsets=DType.INT64),
     GroupedCase("m", UNEVEN, 230, (40, 72), layout="tn", pad=1, rest="untouched"),
-    GroupedCase("m", UNEVEN, 230, (72, 160), dtype=F8, scaled="groups", fused="bias"),
+    GroupedCase("m", UNEVEN, 230, (72, 160), dtype=F8, scaled="groups", epilogue="bias"),
     GroupedCase("m", UNEVEN, 230, (72, 136), dtype=F32, precision="tf32"),
     GroupedCase("m", UNEVEN, 230, (72, 100), dtype=F32, precision="3xtf32", layout="nn"),
     GroupedCase("m", UNEVEN, 230, (72, 160), dtype=DType.INT8),
     GroupedCase("m", (0, 0, 0), 77, (40, 64)),
     GroupedCase("m", tuple([1, 0, 3] * 14), 70, (40, 64)),  # more groups than lanes
-    GroupedCase("n", UNEVEN, 230, (136, 72), layout="nn", fused="bias"),
+    GroupedCase("n", UNEVEN, 230, (136, 72), layout="nn", epilogue="bias"),
     GroupedCase("n", UNEVEN, 230, (136, 72), layout="tt", dtype=F8, scaled="groups"),
     GroupedCase("k", UNEVEN, 230, (136, 72), layout="tn", values="nan"),
     GroupedCase("k", UNEVEN, 230, (72, 136), layout="nt", pad=1),
     GroupedCase("k", (33, 0, 129, 1, 40), 210, (136, 40), dtype=F8, scaled="tensor", layout="nt"),
     GroupedCase("k", UNEVEN, 210, (72, 40), dtype=F32, precision="3xtf32", layout="tn"),
-    GroupedCase("k", UNEVEN, 230, (72, 136), dtype=F32, precision="tf32", fused="bias"),
+    GroupedCase("k", UNEVEN, 230, (72, 136), dtype=F32, precision="tf32", epilogue="bias"),
     GroupedCase("rows", UNEVEN, 131, (136, 72), layout="nn", values="nan"),
     GroupedCase("rows", (3, 0, 9), 17, (40, 72), layout="tt", rest="untouched", pad=2),
     GroupedCase("columns", UNEVEN, 131, (72, 136), layout="nn", offsets=DType.INT64),
 ]
 TCGEN05 = [
     GroupedCase("m", UNEVEN, 230, (136, 200)),
-    GroupedCase("m", UNEVEN, 210, (133, 72), layout="tn", fused="stored", values="nan"),
-    GroupedCase("m", UNEVEN, 230, (72, 160), dtype=F8, scaled="groups", fused="bias"),
+    GroupedCase("m", UNEVEN, 210, (133, 72), layout="tn", epilogue="stored", values="nan"),
+    GroupedCase("m", UNEVEN, 230, (72, 160), dtype=F8, scaled="groups", epilogue="bias"),
     GroupedCase("m", UNEVEN, 230, (72, 40), dtype=F32, precision="tf32", pad=1),
-    GroupedCase("n", UNEVEN, 230, (136, 72), layout="nn", fused="bias", rest="untouched"),
+    GroupedCase("n", UNEVEN, 230, (136, 72), layout="nn", epilogue="bias", rest="untouched"),
     GroupedCase("rows", UNEVEN, 131, (136, 72), layout="nn", values="nan"),
 ]
 SIMT = [
-    GroupedCase("m", UNEVEN, 230, (136, 70), dtype=F32, fused="stored", values="nan"),
+    GroupedCase("m", UNEVEN, 230, (136, 70), dtype=F32, epilogue="stored", values="nan"),
     GroupedCase("m", UNEVEN, 210, (71, 33), dtype=F16, layout="tt", offsets=DType.INT64),
     GroupedCase("m", (3, 5, 0, 8, 1), 24, (72, 264), layout="nn", rest="untouched"),
     GroupedCase("m", (0, 0, 0), 77, (40, 64), dtype=F32),
-    GroupedCase("n", UNEVEN, 230, (136, 70), dtype=F32, layout="tn", fused="bias"),
+    GroupedCase("n", UNEVEN, 230, (136, 70), dtype=F32, layout="tn", epilogue="bias"),
     GroupedCase("n", UNEVEN, 230, (37, 41), dtype=BF16, layout="nn", pad=1),
     GroupedCase("n", UNEVEN, 210, (33, 30), dtype=F64, layout="nt"),
     GroupedCase("k", UNEVEN, 230, (136, 70), dtype=F32, layout="tn", values="nan"),
     GroupedCase("k", UNEVEN, 230, (37, 70), dtype=BF16, layout="nt", pad=3),
-    GroupedCase("k", UNEVEN, 210, (66, 35), dtype=F64, layout="nn", fused="bias"),
-    GroupedCase("rows", UNEVEN, 131, (40, 33), dtype=F16, layout="nn", fused="bias"),
+    GroupedCase("k", UNEVEN, 210, (66, 35), dtype=F64, layout="nn", epilogue="bias"),
+    GroupedCase("rows", UNEVEN, 131, (40, 33), dtype=F16, layout="nn", epilogue="bias"),
     GroupedCase("columns", UNEVEN, 131, (40, 33), dtype=F32, layout="nt", rest="untouched"),
 ]
 
@@ -163,7 +163,8 @@ def test_drawn_groups_and_configurations(seed):
         dtype=draw.choice(types),
         precision="tf32", layout=draw.choice(["nn", "nt", "tn", "tt"]),
         pad=draw.choice([0, 0, 1]), values=draw.choice(["integers", "nan"]),
-        fused=draw.choice(["", "", "bias", "stored"] if along == "m" else ["", "bias"]), seed=seed,
+        epilogue=draw.choice(["", "", "bias", "stored"] if along == "m" else ["", "bias"]),
+        seed=seed,
     )  # fmt: skip
     plan = plan_for(case, Arrays(case), TARGETS[arch], backend)
     run(case, arch, backend, seed, of_another_kind(plan, seed).config)

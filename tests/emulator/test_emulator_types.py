@@ -14,7 +14,7 @@ from type_cases import (
     UNREADABLE,
     WRONG,
     drawn_terms,
-    fused_exactly,
+    epilogue_exactly,
 )
 from type_cases import check as check_suite
 from type_cases import numbers as suite_numbers
@@ -155,9 +155,9 @@ def test_an_epilogue_of_integers_wraps_around_as_they_do(kind):
     with device("sm_90a"):
         got = unigemm.matmul(a, b, **terms)
         out = suite_numbers((9, 12), kind, 2)
-        expected = fused_exactly(a, b, 1, 1, out, 0)
+        expected = epilogue_exactly(a, b, 1, 1, out, 0)
         unigemm.matmul(a, b, out, c=out)
-    np.testing.assert_array_equal(got, fused_exactly(a, b, **terms))
+    np.testing.assert_array_equal(got, epilogue_exactly(a, b, **terms))
     np.testing.assert_array_equal(out, expected)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
 
-from fused_cases import EPILOGUES, Fused, check_fused, plan_of
+from epilogue_cases import EPILOGUES, WithEpilogue, check_epilogue, plan_of
 from reference import NUMPY
 from sampling import ALL, SEED
 
@@ -29,7 +29,7 @@ pytestmark = [
 TARGET = replace(unigemm.named_target("sm_90a"), sm_count=6)
 
 
-class Aligned(Fused):
+class Aligned(WithEpilogue):
     """A case whose result TMA can store."""
 
     def guard(self, dtype):
@@ -64,7 +64,7 @@ def test_the_transposed_product_has_every_epilogue():
             continue
         plan = transposed(plan, rng)
         if plan is not None:
-            check_fused(case, NUMPY, device(target=TARGET), plan=plan)
+            check_epilogue(case, NUMPY, device(target=TARGET), plan=plan)
             ran += 1
     assert ran >= 3
 

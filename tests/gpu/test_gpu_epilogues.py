@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from activation_values import X as FAR_OUT
 from activation_values import checked
-from fused_cases import (
+from epilogue_cases import (
     EPILOGUES,
-    Fused,
-    check_fused,
+    WithEpilogue,
+    check_epilogue,
     check_planned,
     drawn_cases,
     plan_of,
@@ -58,7 +58,7 @@ def compile_ahead(plans: Iterable[Plan]) -> None:
         pass
 
 
-def planned(cases: Iterable[tuple[Fused, str]]) -> Iterable[Plan]:
+def planned(cases: Iterable[tuple[WithEpilogue, str]]) -> Iterable[Plan]:
     """Return plans of cases; whoever computes one that has no plan meets the error."""
     for case, backend in cases:
         with suppress(UnigemmError):
@@ -66,7 +66,7 @@ def planned(cases: Iterable[tuple[Fused, str]]) -> Iterable[Plan]:
 
 
 @cache
-def drawn_for(backend: str) -> list[Fused]:
+def drawn_for(backend: str) -> list[WithEpilogue]:
     """Return the random cases of a backend, whose kernels are in the cache."""
     cases = drawn_cases(DTYPES[backend], 300, 9000, DRAWN, backend)
     compile_ahead(planned((case, backend) for case in cases))
@@ -77,14 +77,14 @@ def drawn_for(backend: str) -> list[Fused]:
 @pytest.mark.parametrize("backend", sorted(DTYPES))
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_drawn_epilogues_are_those_of_the_host(name, backend, number):
-    check_fused(drawn_for(backend)[number], lib_named(name), backend=backend)
+    check_epilogue(drawn_for(backend)[number], lib_named(name), backend=backend)
 
 
 @cache
-def of_a_layer() -> dict[tuple[str, str], Fused]:
+def of_a_layer() -> dict[tuple[str, str], WithEpilogue]:
     """Return cases by their backend and epilogue, whose kernels are in the cache."""
-    wgmma = Fused((200, 512, 1024), DType.BFLOAT16, "nt", "")
-    simt = Fused((130, 136, 200), DType.FLOAT32, "nt", "")
+    wgmma = WithEpilogue((200, 512, 1024), DType.BFLOAT16, "nt", "")
+    simt = WithEpilogue((130, 136, 200), DType.FLOAT32, "nt", "")
     found = {
         (backend, epilogue): replace(case, name=epilogue)
         for backend, case in (("cute_wgmma", wgmma), ("cute_simt", simt))
@@ -97,7 +97,7 @@ def of_a_layer() -> dict[tuple[str, str], Fused]:
 @pytest.mark.parametrize("epilogue", sorted(EPILOGUES))
 @pytest.mark.parametrize("backend", ["cute_wgmma", "cute_simt"])
 def test_every_epilogue_at_the_sizes_of_a_layer(backend, epilogue):
-    check_fused(of_a_layer()[backend, epilogue], lib_named("torch-cuda"), backend=backend)
+    check_epilogue(of_a_layer()[backend, epilogue], lib_named("torch-cuda"), backend=backend)
 
 
 @pytest.mark.parametrize("epilogue", ["all", "swiglu", "in place"])
@@ -107,8 +107,8 @@ def test_small_epilogues_for_the_sanitizer(backend, epilogue):
     if backend == "cutile":
         cutile()
     dtype = DType.FLOAT32 if backend == "cute_simt" else DType.BFLOAT16
-    case = Fused((72, 48, 96), dtype, "nt", epilogue)
-    check_fused(case, lib_named("torch-cuda"), backend=backend)
+    case = WithEpilogue((72, 48, 96), dtype, "nt", epilogue)
+    check_epilogue(case, lib_named("torch-cuda"), backend=backend)
 
 
 def cutile():
@@ -138,23 +138,23 @@ def test_cutile_carries_out_every_epilogue(epilogue, aligned):
         pytest.skip("cutile has no ndtr of float64")
     gated = "gate_layout" in EPILOGUES[epilogue]  # whose D is row-major
     stack = 1 if epilogue == "in place" else stack
-    case = Fused(sizes, dtype, layout, epilogue, stack, columns and not gated, 0, options)
-    check_fused(case, lib_named("torch-cuda"), backend="cutile", **options)
+    case = WithEpilogue(sizes, dtype, layout, epilogue, stack, columns and not gated, 0, options)
+    check_epilogue(case, lib_named("torch-cuda"), backend="cutile", **options)
 
 
 PLANNED = [
-    ("cutile", Fused((136, 144, 8192), DType.BFLOAT16, "nt", "all"), {}),
-    ("cutile", Fused((136, 144, 8192), DType.BFLOAT16, "nt", "swiglu"), {}),
-    ("cutile", Fused((16, 1024, 4096), DType.BFLOAT16, "nt", "swiglu"), {}),
-    ("cutile", Fused((2304, 2304, 512), DType.BFLOAT16, "nn", "all"), {}),
-    ("cutile", Fused((2304, 2304, 512), DType.BFLOAT16, "nn", "swiglu"), {}),
-    ("cutile", Fused((2304, 2304, 512), DType.BFLOAT16, "nn", "halves"), {}),
-    ("cutile", Fused((256, 512, 1024), DType.FLOAT32, "nn", "all"), {"precision": "tf32"}),
-    ("cute_wgmma", Fused((136, 144, 640), DType.BFLOAT16, "nt", "all"), {}),
-    ("cute_wgmma", Fused((24, 136, 1280), DType.BFLOAT16, "nt", "bias, gelu_tanh"), {}),
-    ("cute_wgmma", Fused((2304, 2304, 512), DType.BFLOAT16, "nt", "swiglu"), {}),
-    ("cute_simt", Fused((129, 136, 600), DType.FLOAT32, "nt", "all"), {}),
-    ("cute_simt", Fused((4, 136, 600), DType.BFLOAT16, "nt", "all"), {}),
+    ("cutile", WithEpilogue((136, 144, 8192), DType.BFLOAT16, "nt", "all"), {}),
+    ("cutile", WithEpilogue((136, 144, 8192), DType.BFLOAT16, "nt", "swiglu"), {}),
+    ("cutile", WithEpilogue((16, 1024, 4096), DType.BFLOAT16, "nt", "swiglu"), {}),
+    ("cutile", WithEpilogue((2304, 2304, 512), DType.BFLOAT16, "nn", "all"), {}),
+    ("cutile", WithEpilogue((2304, 2304, 512), DType.BFLOAT16, "nn", "swiglu"), {}),
+    ("cutile", WithEpilogue((2304, 2304, 512), DType.BFLOAT16, "nn", "halves"), {}),
+    ("cutile", WithEpilogue((256, 512, 1024), DType.FLOAT32, "nn", "all"), {"precision": "tf32"}),
+    ("cute_wgmma", WithEpilogue((136, 144, 640), DType.BFLOAT16, "nt", "all"), {}),
+    ("cute_wgmma", WithEpilogue((24, 136, 1280), DType.BFLOAT16, "nt", "bias, gelu_tanh"), {}),
+    ("cute_wgmma", WithEpilogue((2304, 2304, 512), DType.BFLOAT16, "nt", "swiglu"), {}),
+    ("cute_simt", WithEpilogue((129, 136, 600), DType.FLOAT32, "nt", "all"), {}),
+    ("cute_simt", WithEpilogue((4, 136, 600), DType.BFLOAT16, "nt", "all"), {}),
 ]
 
 

@@ -10,7 +10,7 @@ from type_cases import (
     SHAPES,
     TYPES,
     drawn_terms,
-    fused_exactly,
+    epilogue_exactly,
     with_terms,
 )
 from type_cases import check as check_suite
@@ -139,7 +139,7 @@ def test_an_epilogue_of_integers_wraps_around_as_they_do(kind):
         terms = drawn_terms(drawn, kind, (m, n), (n,))
         given = {name: cupy.asarray(x) if np.ndim(x) else x for name, x in terms.items()}
         got = unigemm.matmul(cupy.asarray(a), cupy.asarray(b), **given)
-        np.testing.assert_array_equal(cupy.asnumpy(got), fused_exactly(a, b, **terms))
+        np.testing.assert_array_equal(cupy.asnumpy(got), epilogue_exactly(a, b, **terms))
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ HOST_MUTANTS = (
         "unigemm/problem/canonical.py",
         "if merged and steps == [inner * step for step in before]:",
         "if merged and steps[:3] == [inner * step for step in before][:3]:",
-        "an epilogue's array is read at the places of another product of the stack",
+        "an epilogue's array is read at the indices of another product of the stack",
         (
             "tests/core/test_fused.py::test_epilogues_are_their_formulas",
             "tests/core/test_fused.py",
@@ -139,7 +139,7 @@ HOST_MUTANTS = (
         "unigemm/problem/block_scales.py",
         "of_row = row // TILE_ROWS * across + inside % 32 * 16 + inside // 32 * 4",
         "of_row = row // TILE_ROWS * across + inside % 32 * 16 + inside // 32",
-        "scales of blocks are read at the places of others",
+        "scales of blocks are read at the addresses of others",
         ("tests/core/test_block_scales.py",),
     ),
     # -- plans -------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ HOST_MUTANTS = (
         "backends/cute_wgmma/legality.py",
         "if _exchanged_bytes(config, geo) > geo.smem_bytes - BARRIER_BYTES:",
         "if False:",
-        "sums are exchanged over the barriers",
+        "partial sums are exchanged over the barriers",
         (
             "tests/backends/test_wgmma.py::test_every_offered_configuration_is_legal_and_fills_shared_memory",
             "tests/backends/test_wgmma.py",
@@ -245,7 +245,7 @@ HOST_MUTANTS = (
         '        if os.path.lexists(final):\n            raise FileExistsError(f"{final} exists already")\n',
         "",
         "none: it tells sooner what the rename would say",
-        equivalent="a folder is renamed to no place that holds more than an empty folder",
+        equivalent="a folder is renamed to no path that holds more than an empty folder",
     ),
     Mutant(
         "clock-set-back",
@@ -285,7 +285,7 @@ HOST_MUTANTS = (
         "unigemm/problem/epilogue.py",
         "wide = accumulator is DType.FLOAT64 or accumulator is result is DType.INT32",
         "wide = accumulator is DType.FLOAT64",
-        "sums of integers above 2**24 lose their last bits in an epilogue",
+        "accumulated integers above 2**24 lose their last bits in an epilogue",
         (
             "tests/core/test_fused.py::test_int8_sums_stay_exact_where_the_result_is_int32",
             "tests/core/test_epilogue.py",

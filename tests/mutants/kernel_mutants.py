@@ -79,7 +79,7 @@ KERNEL_MUTANTS = (
         _WGMMA + "epilogue.py",
         "least = tile_n * spec.config.tile[1]",
         "least = None",
-        "a neighbour's columns are stored twice, in another order of sums (cluster of four along K)",
+        "a neighbour's columns are stored twice, in another order of additions (cluster of four along K)",
         (f"{_OF_WGMMA}::test_columns_of_a_neighbours_tile_keep_its_bits",),
     ),
     Mutant(
@@ -88,7 +88,7 @@ KERNEL_MUTANTS = (
         "    cute.arch.barrier(barrier_id=STORE_BARRIER, number_of_threads=threads)\n    if busy:\n"
         "        for v in",
         "    if busy:\n        for v in",
-        "slices of K read each other's sums before they are written: a race",
+        "slices of K read each other's partial sums before they are written: a race",
         (
             f"{_SHARED} -k slice_k",
             f"{_OF_WGMMA}::test_slices_of_k_wait_for_what_is_late_in_every_round",
@@ -147,7 +147,7 @@ KERNEL_MUTANTS = (
         _WGMMA + "fragments.py",
         "(atoms * ATOM_BYTES) + first % _UNIT",
         "(atoms * ATOM_BYTES) + (first + 8) % _UNIT",
-        "rows of A change places (64 rows from registers)",
+        "rows of A are exchanged (64 rows from registers)",
         (
             f"{_SHARED} -k fragments",
             f"{_TYPES} -k float32",
@@ -219,7 +219,7 @@ KERNEL_MUTANTS = (
         _CUTE + "reduction.py",
         "    cute.arch.sync_threads()\n    if thread < wide:",
         "    if thread < wide:",
-        "sums of slices are read before they are written: a race",
+        "partial sums of slices are read before they are written: a race",
         (_TOTALS, _PARTS),
     ),
     Mutant(
@@ -350,7 +350,7 @@ KERNEL_MUTANTS = (
         _SIMT + "stream_k.py",
         "        cute.arch.sync_threads()\n        left -= passed",
         "        left -= passed",
-        "a flag is raised before all threads have left their sums: a race",
+        "a flag is raised before all threads have left their partial sums: a race",
         _STREAM,
     ),
     Mutant(

@@ -29,8 +29,8 @@ from unigemm.tuning.operands import requested_of
 
 __all__ = [
     "EPILOGUES",
-    "Fused",
-    "check_fused",
+    "WithEpilogue",
+    "check_epilogue",
     "check_planned",
     "drawn_cases",
     "plan_of",
@@ -46,7 +46,7 @@ def _clamped(acc: Any, v: Any, s: Any) -> Any:
     return np.where(acc > v, np.minimum(acc, np.maximum(s, v)), v), acc - v  # without a jump
 
 
-#: Arguments of `unigemm.matmul`; texts stand for arrays (see `Fused.array`).
+#: Arguments of `unigemm.matmul`; texts stand for arrays (see `WithEpilogue.array`).
 EPILOGUES: dict[str, dict[str, Any]] = {
     "bias, gelu_tanh": {"bias": "row", "activation": "gelu_tanh"},
     "column bias, gelu": {"bias": "column", "activation": "gelu"},
@@ -85,7 +85,7 @@ EPILOGUES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Fused:
+class WithEpilogue:
     """One product with an epilogue.
 
     Attributes
@@ -119,12 +119,12 @@ class Fused:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the sums."""
+        """Of the accumulators."""
         m, n, _ = self.sizes
         return (self.stack, m, n) if self.stack > 1 else (m, n)
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def requested(self) -> dict[str, Any]:
         """Return the arguments of the epilogue."""
         return EPILOGUES[self.name]
 
@@ -133,7 +133,7 @@ class Fused:
         return GUARD
 
     def operand(self, rng: np.random.Generator, rows: int, columns: int, turned: bool) -> Any:
-        """Return numbers of which sums are small, so that activations bend."""
+        """Return numbers whose products are small, so that activations bend."""
         shape = (columns, rows) if turned else (rows, columns)
         shape = (self.stack, *shape) if self.stack > 1 else shape
         values = rng.integers(-2, 3, shape) if self.dtype is DType.INT8 else rng.normal(0, 1, shape)
@@ -224,7 +224,7 @@ class Moved:
 
 def drawn_cases(
     dtypes: list[DType], largest: int, deep: int, most: int, name: str
-) -> list[Fused]:  # fmt: skip
+) -> list[WithEpilogue]:  # fmt: skip
     """Draw products, the same each time for one name; every third has a K so long that it is split.
 
     They are known before the first is computed, so that their kernels can be compiled side by side.
@@ -232,9 +232,9 @@ def drawn_cases(
     """
     draw = random.Random(f"{SEED} {name}")
 
-    def one() -> Fused:
+    def one() -> WithEpilogue:
         epilogue = draw.choice(sorted(EPILOGUES))
-        return Fused(
+        return WithEpilogue(
             sizes=(
                 draw.randint(1, largest),
                 2 * draw.randint(1, largest // 2),
@@ -259,20 +259,20 @@ def drawn_cases(
     return [found[i] for i in sampled(factors, most, name)]
 
 
-def _arrays_of(case: Fused) -> tuple[Any, Any, list[Any], dict[str, Any]]:
+def _arrays_of(case: WithEpilogue) -> tuple[Any, Any, list[Any], dict[str, Any]]:
     """Return A, B, results and the epilogue's arguments, in host memory."""
     rng = np.random.default_rng(case.seed)
     (m, n, k), (a_order, b_order) = case.sizes, case.layout
     a = case.operand(rng, m, k, a_order == "t")
     b = case.operand(rng, k, n, b_order == "t")
-    asked = case.asked
-    shape = (*case.shape[:-1], n // 2) if "gate_layout" in asked else case.shape
+    given = case.requested
+    shape = (*case.shape[:-1], n // 2) if "gate_layout" in given else case.shape
     narrow = case.dtype.itemsize == 1
     dtype = np.dtype(np.float32) if narrow else numpy_dtype(case.dtype)
     out = _guarded(shape, dtype, case.columns, case.guard(dtype))
     if case.name == "in place":
         out[...] = rng.normal(0, 1, shape)
-    outs = [out] if "epilogue" not in asked else [out, _guarded(shape, dtype, False)]
+    outs = [out] if "epilogue" not in given else [out, _guarded(shape, dtype, False)]
 
     def made(value: Any, name: str) -> Any:
         if isinstance(value, dict):
@@ -280,12 +280,12 @@ def _arrays_of(case: Fused) -> tuple[Any, Any, list[Any], dict[str, Any]]:
         kind = isinstance(value, str) and name not in ("activation", "gate_layout")
         return case.array(rng, value, out) if kind else value
 
-    return a, b, outs, {name: made(value, name) for name, value in asked.items()}
+    return a, b, outs, {name: made(value, name) for name, value in given.items()}
 
 
-def plan_of(case: Fused, backend: str, target: Any = None, **options: Any) -> Any:
-    """Return the plan by which `check_fused` computes a product: where its arrays will lie."""
-    a, b, outs, asked = _arrays_of(case)
+def plan_of(case: WithEpilogue, backend: str, target: Any = None, **options: Any) -> Any:
+    """Return the plan by which `check_epilogue` computes a product: where its arrays will lie."""
+    a, b, outs, given = _arrays_of(case)
     known: dict[int, Any] = {}
 
     def seen(x: Any) -> Any:
@@ -301,27 +301,27 @@ def plan_of(case: Fused, backend: str, target: Any = None, **options: Any) -> An
         return known.setdefault(id(x), spec)
 
     return unigemm.plan(
-        seen(a), seen(b), seen(outs[0]), backend=backend, target=target, **seen(asked), **options
+        seen(a), seen(b), seen(outs[0]), backend=backend, target=target, **seen(given), **options
     )
 
 
-def check_fused(case: Fused, lib: Lib, on: Any = None, **options: Any) -> Any:
+def check_epilogue(case: WithEpilogue, lib: Lib, on: Any = None, **options: Any) -> Any:
     """Compute a product on a device and on the host, and compare all that is written.
 
     `on` is the context in which the library's arrays are on the device; what it gives is returned.
     """
-    a, b, outs, asked = _arrays_of(case)
+    a, b, outs, given = _arrays_of(case)
     results = {f"out {i}": x for i, x in enumerate(outs)}
-    results |= {name: x for name, x in asked.items() if name.endswith("_out")}
+    results |= {name: x for name, x in given.items() if name.endswith("_out")}
     found = []
     here = nullcontext() if on is None else on
-    for each, extra, place in ((NUMPY, {"backend": "numpy"}, nullcontext()), (lib, options, here)):
+    for each, extra, where in ((NUMPY, {"backend": "numpy"}, nullcontext()), (lib, options, here)):
         moved = Moved(each)
         target = tuple(moved.put(x) for x in outs)
-        arguments = {name: _on(moved, x) for name, x in asked.items()}
+        arguments = {name: _on(moved, x) for name, x in given.items()}
         x, y = moved.put(a), moved.put(b)
         arguments |= {key: x for key, x in case.options.items() if key in ("scale_a", "scale_b")}
-        with place as device:
+        with where as device:
             unigemm.matmul(x, y, out=target if len(target) > 1 else target[0], **arguments, **extra)
         found.append({name: moved.get(x) for name, x in results.items()})
         guarded = [x for x in results.values() if x.base is not None]
@@ -351,13 +351,13 @@ def seen_by(name: str, m: int, n: int, dtype: Any, out: Any) -> dict[str, Any]:
     return {key: seen(value) for key, value in EPILOGUES[name].items()}
 
 
-def ways_of(case: Fused, backend: str, target: Any, **options: Any) -> list[Any]:
+def ways_of(case: WithEpilogue, backend: str, target: Any, **options: Any) -> list[Any]:
     """Return a plan for each way in which a backend computes a product of compact arrays."""
     (m, n, k), spec = case.sizes, unigemm.ArraySpec
-    asked = seen_by(case.name, m, n, case.dtype, spec((m, n), case.dtype))
+    given = seen_by(case.name, m, n, case.dtype, spec((m, n), case.dtype))
     a = spec((m, k), case.dtype)
     b = spec((k, n), case.dtype, order="F" if case.layout[1] == "t" else "C")
-    plan = unigemm.plan(a, b, backend=backend, target=target, keep=400, **asked, **options)
+    plan = unigemm.plan(a, b, backend=backend, target=target, keep=400, **given, **options)
     found: dict[Any, Any] = {}
     for each in (plan.as_alternative, *plan.alternatives):
         config = each.config
@@ -373,7 +373,7 @@ def ways_of(case: Fused, backend: str, target: Any, **options: Any) -> list[Any]
     ]
 
 
-def check_planned(case: Fused, plan: Any, lib: Lib, on: Any = None) -> None:
+def check_planned(case: WithEpilogue, plan: Any, lib: Lib, on: Any = None) -> None:
     """Compute a product of compact arrays by a plan of `ways_of`, and compare with the host's.
 
     The results also lie in the bounds by which tuning judges a kernel.
@@ -398,13 +398,13 @@ def check_planned(case: Fused, plan: Any, lib: Lib, on: Any = None) -> None:
     found = []
     here = nullcontext() if on is None else on
     dtype = plan.problem.d.dtype.value
-    for each, extra, place in (
+    for each, extra, where in (
         (NUMPY, {"backend": "numpy", "dtype": dtype}, nullcontext()),
         (lib, {"plan": plan, "precision": plan.problem.precision}, here),
     ):
         moved = Moved(each)
         arguments = {name: _on(moved, v) for name, v in given.items()}
-        with place:
+        with where:
             results = unigemm.matmul(moved.put(x), moved.put(y), **arguments, **extra)
         results = results if isinstance(results, tuple) else (results,)
         written = [moved.get(v) for name, v in given.items() if "_out" in name]
@@ -423,11 +423,11 @@ def _of_its_bounds(plan: Any, x: Any, y: Any, given: dict[str, Any], got: list[A
 
     layouts = (see(x, "a"), see(y, "b"), None)
     fusion = fusion_for(arguments, layouts, see, plan.problem.d.dtype, False, on_host=True)
-    asked = requested_of(plan, fusion, layouts[0].dtype, arguments)
+    requested = requested_of(plan, fusion, layouts[0].dtype, arguments)
     written = [name for name in given if "_out" in name]
     names = ["out", *(f"result {i + 1}" for i in range(fusion.returned)), *written]
     device = HostDevice()
-    bounds = bounds_of(asked, device, x, y, arguments, [])
+    bounds = bounds_of(requested, device, x, y, arguments, [])
     return bounds.ratio(device, dict(zip(names, got, strict=True)))
 
 
@@ -437,8 +437,8 @@ def _on(moved: Moved, x: Any) -> Any:
     return moved.put(x) if isinstance(x, np.ndarray) else x
 
 
-def _compare(got: Any, wanted: Any, case: Fused, name: str) -> None:
-    """Hold results against the host's, whose sums are in another order."""
+def _compare(got: Any, wanted: Any, case: WithEpilogue, name: str) -> None:
+    """Hold results against the host's, which adds up in another order."""
     got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted), err_msg=name)
     units = {DType.BFLOAT16: 2.0**-7, DType.FLOAT16: 2.0**-10, DType.FLOAT64: 1e-12}
