@@ -187,36 +187,28 @@ def launcher(
     largest = epilogue is not None and epilogue.largest is not None
     first = 3 if scaled else 0
     unused, behind = (0,) * (MOST_ARRAYS - arrays), first + arrays
+    spare = (0,) * (MOST_ARRAYS - (0 if epilogue is None else epilogue.numbers))
 
-    def launch_epilogue(a: int, b: int, d: int, workspace: int, stream: int, *more: float) -> None:
+    def launch_with(a: int, b: int, d: int, workspace: int, stream: int, *more: float) -> None:
         if swapped:
             a, b = b, a
-        at = int(more[behind]) if largest else 0
-        scales = _of_scales(more) if scaled else (0,) * 5
-        numbers = map(_float_bits, more[behind + largest :])
-        aux = (*map(int, more[first:behind]), *unused)
-        run((a, b, d, workspace, *scales, at, *aux, *numbers), stream)
-
-    if not groups:
-        return launch_epilogue
-    numbers = 0 if epilogue is None else epilogue.numbers
-    spare = (0,) * (MOST_ARRAYS - numbers)
-
-    def launch_grouped(a: int, b: int, d: int, workspace: int, stream: int, *more: float) -> None:
-        if swapped:
-            a, b = b, a
-        *own, ends = more
-        steps = tuple(map(int, (own.pop(-2), own.pop()))) if scaled else (0, 0)
-        scales = _of_scales(own, [groups if step else 1 for step in steps]) if scaled else (0,) * 5
+        own, counts = [*more], (1, 1)
+        of_groups: tuple[int, ...] = ()
+        if groups:
+            ends = int(own.pop())
+            steps = (int(own.pop(-2)), int(own.pop())) if scaled else (0, 0)
+            counts = (groups if steps[0] else 1, groups if steps[1] else 1)
+            of_groups = (*spare, ends, *steps)
+        scales = _of_scales(own, counts) if scaled else (0,) * 5
         at = int(own[behind]) if largest else 0
         aux = (*map(int, own[first:behind]), *unused)
-        bits = (*map(_float_bits, own[behind + largest :]), *spare)
-        run((a, b, d, workspace, *scales, at, *aux, *bits, int(ends), *steps), stream)
+        numbers = map(_float_bits, own[behind + largest :])
+        run((a, b, d, workspace, *scales, at, *aux, *numbers, *of_groups), stream)
 
-    return launch_grouped
+    return launch_with
 
 
-def _of_scales(scales: Sequence[float], counts: Sequence[int] = (1, 1)) -> tuple[int, ...]:
+def _of_scales(scales: Sequence[float], counts: tuple[int, int] = (1, 1)) -> tuple[int, ...]:
     """Return the addresses of scales, how many there are (or 0), and the bits of the factor."""
     at_a, at_b = int(scales[0]), int(scales[1])
     count_a, count_b = counts

@@ -63,19 +63,14 @@ def multiply(unit, a, b, d, scales, epilogue, inner, order, tile, options):  # n
 @ct.kernel
 def gemm(a, b, d, scales, epilogue, inner, units, order, tile, options):  # noqa: ANN001, ANN201
     """Multiply: see the top of this file."""
-    options = Options(*options)
+    options, order, tile = Options(*options), Order(*order), Tile(*tile)
+    scales, epilogue = scales_of(scales), epilogue_of(epilogue)
     begin_kernel(options.overlap)
     if options.persistent:
         for unit in range(ct.bid(0), units, ct.num_blocks(0)):
-            multiply(
-                unit, a, b, d, scales_of(scales), epilogue_of(epilogue), inner, Order(*order),
-                Tile(*tile), options,
-            )  # fmt: skip
+            multiply(unit, a, b, d, scales, epilogue, inner, order, tile, options)
     else:
-        multiply(
-            ct.bid(0), a, b, d, scales_of(scales), epilogue_of(epilogue), inner, Order(*order),
-            Tile(*tile), options,
-        )  # fmt: skip
+        multiply(ct.bid(0), a, b, d, scales, epilogue, inner, order, tile, options)
 
 
 def multiply_part(  # noqa: ANN201

@@ -191,18 +191,13 @@ def of_group(epilogue, group, begin, end, along: Size):  # noqa: ANN001, ANN201
 @ct.kernel
 def grouped(a, b, d, scales, epilogue, groups, units, order, tile, options):  # noqa: ANN001, ANN201
     """Multiply: see the top of this file."""
-    options, groups = Options(*options), GroupRanges(*groups)
+    options, order, tile = Options(*options), Order(*order), Tile(*tile)
+    scales, epilogue, groups = scales_of(scales), epilogue_of(epilogue), GroupRanges(*groups)
     begin_kernel(options.overlap)
     if groups.along != INNER:  # `units` are the tiles across, times those that groups have
         units = units * ct.gather(groups.table, 0)
     if options.persistent:
         for unit in range(ct.bid(0), units, ct.num_blocks(0)):
-            multiply_group(
-                unit, a, b, d, scales_of(scales), epilogue_of(epilogue), groups, Order(*order),
-                Tile(*tile), options,
-            )  # fmt: skip
+            multiply_group(unit, a, b, d, scales, epilogue, groups, order, tile, options)
     elif ct.bid(0) < units:
-        multiply_group(
-            ct.bid(0), a, b, d, scales_of(scales), epilogue_of(epilogue), groups, Order(*order),
-            Tile(*tile), options,
-        )  # fmt: skip
+        multiply_group(ct.bid(0), a, b, d, scales, epilogue, groups, order, tile, options)

@@ -42,53 +42,32 @@ class TileIndex:
 
 @dataclass(frozen=True)
 class Options:
-    """What a kernel is compiled for, but for its tile.
+    """What a kernel is compiled for, but for its tile."""
 
-    Attributes
-    ----------
-    a_transposed, d_transposed
-        The lines of A are those of K; the lines of D are its columns.
-    b_transposed
-        The lines of B are those of N.
-    rounded
-        float32 is converted to TF32 once it is loaded.
-    direct
-        Threads store D themselves, not TMA.
-    latency
-        Of loads (`cuda.tile.load`).
-    persistent
-        A block takes tiles until there are no more, not one.
-    overlap
-        The kernel before may still run when this one begins.
-    split
-        D is the workspace, which takes the partial sums of split-K.
-    """
-
-    a_transposed: bool
-    b_transposed: bool
-    d_transposed: bool
-    rounded: bool
-    direct: bool
-    latency: int
-    persistent: bool
-    overlap: bool
-    split: bool = False
+    a_transposed: bool  # the lines of A are those of K
+    b_transposed: bool  # the lines of B are those of N
+    d_transposed: bool  # the lines of D are its columns
+    rounded: bool  # float32 is converted to TF32 once it is loaded
+    direct: bool  # threads store D, not TMA
+    latency: int  # of loads (`cuda.tile.load`)
+    persistent: bool  # blocks take tiles until there are no more
+    overlap: bool  # the kernel before may still run when this one begins
+    split: bool = False  # D is the workspace, which takes the partial sums of split-K
 
 
 @dataclass(frozen=True)
 class Order:
     """The order of tiles: along M or N, in bands of `group` tiles of the other index.
 
-    Where kernels multiply instead of dividing, the packed `launch_arguments.Divisor` of a product's
-    tiles, of a stack's inner extent, of a band's tiles, of its width and of the last one's follow.
+    Where kernels multiply instead of dividing, packed `launch_arguments.Divisor`s follow.
     """
 
     along_n: Any
     group: Any
-    product: Any = None
-    stack: Any = None
-    band: Any = None
-    width: Any = None
+    product: Any = None  # the tiles of one
+    stack: Any = None  # its inner extent
+    band: Any = None  # the tiles of one
+    width: Any = None  # of a band
     last_width: Any = None
 
 
@@ -114,85 +93,38 @@ class Axes:
 
 @dataclass(frozen=True)
 class Program:
-    """What an epilogue does, as constants.
+    """What an epilogue does, as constants."""
 
-    Attributes
-    ----------
-    steps
-        Codes (see `operations`) and what they work on.
-    result
-        The step that D is.
-    largest
-        That whose largest magnitude is noted, or -1.
-    stores
-        Those written to the last of the arrays.
-    axes
-        The `Axes` of each array.
-    gate
-        The axis of the gate, or -1.
-    wide
-        The arithmetic is in float64.
-    """
-
-    steps: tuple[Any, ...]
-    result: int
-    largest: int
-    stores: tuple[int, ...]
-    axes: Any
-    gate: int
-    wide: bool
+    steps: tuple[Any, ...]  # codes (see `operations`) and what they work on
+    result: int  # the step that D is
+    largest: int  # that whose largest magnitude is noted, or -1
+    stores: tuple[int, ...]  # those written to the last of the arrays
+    axes: Any  # of each array
+    gate: int  # its axis, or -1
+    wide: bool  # the arithmetic is in float64
 
 
 @dataclass(frozen=True)
 class TileEpilogue:
-    """The epilogue of a call: its arrays and numbers, and a `Program`.
-
-    Attributes
-    ----------
-    arrays, numbers
-        What its steps read, and what they write.
-    largest
-        The array of one number that takes the largest magnitude, in a tuple; or an empty one.
-    second
-        The second B, in a tuple, where a gate and its value are in either half of N; or an empty
-        one.
-    program
-        Its steps.
-    """
+    """The epilogue of a call."""
 
     arrays: Any
     numbers: Any
-    largest: Any
-    second: Any
+    largest: Any  # in a tuple, the array of one number for the largest magnitude; or nothing
+    second: Any  # in a tuple, a second B: a gate and its value are in either half of N; or nothing
     program: Any
 
 
 @dataclass(frozen=True)
 class GroupRanges:
-    """Where groups begin and end, and what they divide.
-
-    Attributes
-    ----------
-    ends
-        The offsets.
-    table
-        The tiles of all groups (see `grouped`), where they divide rows or columns.
-    scale_steps
-        How many scales of A and of B lie between groups; empty without scales.
-    total
-        The extent that is divided.
-    along
-        What is: 0 for M, 1 for N, 2 for K.
-    stacked
-        Each is a matrix of a stack, which has a number of valid rows.
-    """
+    """Where groups begin and end, and what they divide."""
 
     ends: Any
-    table: Any
-    scale_steps: Any
-    total: Any
-    along: int
-    stacked: bool
+    table: Any  # the tiles of all groups (see `grouped`), where they divide rows or columns
+    scale_steps: Any  # how many scales of A and of B lie between groups; empty without scales
+    total: Any  # the extent that is divided
+    along: int  # 0: M, 1: N, 2: K
+    stacked: bool  # each is a matrix of a stack, which has a number of valid rows
 
 
 def scales_of(taken):  # noqa: ANN001, ANN201
