@@ -255,8 +255,9 @@ def matmul(
         float8_e5m2 or int8 (the default of int8 inputs). Scales for each 128 neighbours of a row,
         (..., M, ceil(N / 128)), the kernel writes: those of Hopper's tensor cores, and the CPU.
         Those of rows, (..., M, 1), a second pass behind it: the result lies in scratch memory in
-        bfloat16 (float32 for int8 and for float16 inputs), as the plan says. On GPUs it makes
-        all scales of gated results, too, those of 128 from float32. `out` is a pair.
+        bfloat16 (float32 for int8 and for float16 inputs), as the plan says. It makes all
+        scales of products by a vector `b`, too, and on GPUs of gated results, those of 128 from
+        float32. `out` is a pair.
     casting : {"no", "equiv", "safe", "same_kind", "unsafe"}, optional
         Which conversions of NumPy and CuPy arrays are allowed, by default "same_kind".
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,8 @@ from unigemm.arrays import numpy_arrays
 from unigemm.arrays.library import KNOWN
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+SMALL = ["float8_e4m3fn", "float8_e5m2", "bfloat16"]
 
 
 def numbers(shape, dtype=np.float64, seed=0):
@@ -76,6 +79,18 @@ def test_any_contraction_is_numpys(case):
     assert got.dtype == expected.dtype
     assert type(got) is type(expected)
     np.testing.assert_array_equal(got, expected)
+
+
+@settings(max_examples=60)
+@given(
+    case=contractions(most=2), kind=st.sampled_from(["float8_e4m3fn", "float8_e5m2", "bfloat16"])
+)
+def test_any_contraction_of_small_types_is_that_of_their_numbers(case, kind):
+    text, arrays = case
+    small = [x.real.astype(getattr(ml_dtypes, kind)) for x in arrays]
+    got = unigemm.einsum(text, *small)
+    expected = np.einsum(text, *(x.astype(np.float64) for x in small))
+    np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0.01)
 
 
 @settings(max_examples=40)

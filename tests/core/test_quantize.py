@@ -79,10 +79,13 @@ def test_what_is_not_finite_is_not_hidden(result):
     [((0, 5), "row", (0, 1)), ((5, 0), "row", (5, 1)), ((5, 0), (1, 128), (5, 0)),
      ((0, 300), (128, 128), (0, 3)), ((2, 0, 3), None, ()), ((), None, ()), ((7,), None, ())],
 )  # fmt: skip
-def test_empty_arrays_and_vectors_have_scales_too(shape, block, scales):
-    q, found = unigemm.quantize(np.ones(shape), "int8", block=block)
+@pytest.mark.parametrize("result", RESULTS)
+def test_empty_arrays_and_vectors_have_scales_too(shape, block, scales, result):
+    q, found = unigemm.quantize(np.ones(shape), result, block=block)
     assert (q.shape, found.shape) == (shape, scales)
     assert np.isfinite(found).all()
+    if scales == ():
+        np.testing.assert_allclose(q.astype(np.float32) * found, np.ones(shape), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])

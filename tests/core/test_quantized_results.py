@@ -113,6 +113,25 @@ def test_rows_of_no_columns_have_the_scales_of_zeros_also_in_an_array_of_the_cal
         np.testing.assert_array_equal(out[1], np.full((3, count), 2.0**-126, np.float32))
 
 
+#: Shapes of operands one of which is a vector.
+VECTORS = (
+    ((2, 200, 90), (90,)), ((2, 3, 130, 20), (20,)), ((90,), (2, 90, 300)), ((9,), (0, 9, 5)),
+    ((2, 200, 0), (0,)), ((2, 0, 9), (9,)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize(("of_a", "of_b"), VECTORS)
+def test_rows_of_products_of_vectors_are_those_of_the_result(of_a, of_b, block):
+    a, b = draw(of_a, "float32", 41), draw(of_b, "float32", 42)
+    for more in ({}, {"bias": np.float32([1.5]), "activation": "relu"}):
+        q, scales = expected_of(unigemm.matmul(a, b, **more), "float8_e4m3fn", block)
+        out = np.zeros(q.shape, numpy_dtype(DType.FLOAT8_E4M3FN)), np.zeros_like(scales)
+        for given in (None, None, out, out):
+            d, got = unigemm.matmul(a, b, given, **more, quantize_out=block)
+            assert_same((d.view(np.uint8), got), (q, scales))
+
+
 #: Shapes of operands of grouped products, the ends of their groups, and the rows that have one.
 GROUPED = {
     "rows": ((40, 90), (3, 90, 300), np.array([7, 7, 33]), np.s_[:33]),

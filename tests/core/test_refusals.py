@@ -115,6 +115,13 @@ def test_what_only_counts_as_true_is_no_answer(name):
         np.testing.assert_array_equal(matmul(**{name: value}), A @ B)
 
 
+@pytest.mark.parametrize("name", [*NUMBERS, "preact_out", "amax_out", "bias_grad_out"])
+def test_only_scales_come_in_pairs(name):
+    for value in ((None, None), (1.0, None), (1.0, 2.0), (A, A)):
+        with pytest.raises(LibraryMismatch, match=f"{name} is of type tuple"):
+            matmul(**{name: value}, **NEEDS.get(name, {}))
+
+
 @pytest.mark.parametrize("name", ["preact_out", "amax_out", "bias_grad_out"])
 def test_a_number_is_nothing_to_write_to(name):
     with pytest.raises(LibraryMismatch, match=f"{name} is of type float"):

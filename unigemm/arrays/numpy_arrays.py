@@ -40,6 +40,8 @@ __all__ = [
     "without_errors",
 ]
 
+_ADDED = 2  # what `numpy.dtype.isbuiltin` is of the types of ml_dtypes
+
 
 def library(kind: type, name: str) -> Library:
     """Return the NumPy library for a type of array.
@@ -167,8 +169,16 @@ def numpy_library() -> Library:
 def views_by(module: Any) -> Views:
     """Return the views of arrays of NumPy, or of CuPy, which has the same functions."""
 
+    def strided(x: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        raw = x.view(f"u{x.itemsize}") if is_added(x.dtype) else x  # NumPy reads the type's name
+        found = module.lib.stride_tricks.as_strided(raw, shape, strides)
+        return found if raw is x else found.view(x.dtype)
+
+    def is_added(dtype: Any) -> bool:
+        return bool(dtype.isbuiltin == _ADDED)
+
     def assign(to: Any, x: Any) -> None:
-        if to.dtype.kind == "V":  # bfloat16 and float8, which CuPy has no kernels for
+        if is_added(to.dtype):  # which CuPy has no kernels for
             if isinstance(x, int):
                 import numpy
 
@@ -194,7 +204,7 @@ def views_by(module: Any) -> Views:
     return Views(
         combine=combine,
         steps=lambda x: (x.strides, x.itemsize),
-        strided=module.lib.stride_tricks.as_strided,
+        strided=strided,
         assign=assign,
         turn=turn,
         conjugate=module.conj,

@@ -218,7 +218,7 @@ def _rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
 
     most = np.float32(LARGEST[dtype])
     nan = np.isnan(values)
-    near = np.where(nan, np.float32(0), values).clip(-most, most)
+    near = np.asarray(np.where(nan, np.float32(0), values).clip(-most, most))
     if dtype is DType.INT8:
         return np.rint(near).astype(np.int8)
     found = near.astype(numpy_dtype(dtype))

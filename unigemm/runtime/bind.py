@@ -102,7 +102,8 @@ def bind(library: Library, request: Request) -> Bound:
         first = {name: library.operand(x, name) for name, x in request.multiplied.items()}
         kinds = {name: x.dtype for name, x in first.items()}
         options = with_quantized_results(options, kinds, len(request.results))
-        options = with_second_pass(options, arguments, on_host=first["a"].device == HOST)
+        vector, on_host = len(first["b"].shape) == 1, first["a"].device == HOST
+        options = with_second_pass(options, arguments, on_host=on_host, vector=vector)
     options = _converting(library, request, options, fused=bool(arguments))
     fusion = None
     in_place = False

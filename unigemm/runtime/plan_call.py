@@ -215,7 +215,8 @@ def _with_epilogue(
     out = layouts.get("out")
     in_place = "c" in given and given["c"] is named.get("out")
     quantized = None
-    options = with_second_pass(options, given, on_host=on_host)
+    vector = len(layouts["b"].shape) == 1
+    options = with_second_pass(options, given, on_host=on_host, vector=vector)
     if options.quantize_out is not None and not options.behind:
         shape = fused_shape(given, layouts["a"].shape, layouts["b"].shape, options.form)
         quantized = scales_layout(None, shape, options.quantize_out)

@@ -2,7 +2,8 @@
 
 Scales of 128 neighbours are written by the kernel that multiplies. A row's is not known before the
 row is, which several tiles have: the product goes into the workspace, and a second pass rounds it.
-On GPUs a second pass rounds gated results, too: no tile has 128 of their columns.
+A second pass rounds products by a vector, too, whose result lies in a column for the kernel, and on
+GPUs gated results: no tile has 128 of their columns.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def with_quantized_results(options: Options, kinds: Mapping[str, DType], results
     return replace(options, quantize_out=sharing, dtype=requested)
 
 
-def with_second_pass(options: Options, given: Mapping[str, Any], *, on_host: bool) -> Options:
+def with_second_pass(
+    options: Options, given: Mapping[str, Any], *, on_host: bool, vector: bool = False
+) -> Options:
     """Return the options of a call with whether a second pass rounds its result.
 
     Parameters
@@ -109,6 +112,8 @@ def with_second_pass(options: Options, given: Mapping[str, Any], *, on_host: boo
         The arguments of the epilogue.
     on_host
         Whether the arrays are in host memory.
+    vector
+        Whether `b` is one: what kernels see has one column then, and the result's rows are others.
 
     Raises
     ------
@@ -118,7 +123,8 @@ def with_second_pass(options: Options, given: Mapping[str, Any], *, on_host: boo
     from ..activations import GATED
 
     gated = is_one_of(given.get("activation"), GATED) and not on_host
-    behind = options.quantize_out == "row" or (options.quantize_out == "1x128" and gated)
+    apart = gated or vector
+    behind = options.quantize_out == "row" or (options.quantize_out == "1x128" and apart)
     groups = None if options.form is None else options.form.groups
     if behind and groups is not None and groups.rest == "untouched":
         raise UnsupportedProblem(

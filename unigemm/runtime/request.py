@@ -140,8 +140,10 @@ class Request(NamedTuple):
             x = getattr(self, name)
             if name == "out":
                 found |= {f"result {i}" if i else name: each for i, each in enumerate(self.results)}
-            else:
+            elif name in _PAIRS:
                 found |= _apart(name, x)
+            else:
+                found[name] = x
         found |= {name: x for name, x in self.arguments().items() if name.startswith(PREFIX)}
         return {
             name: x
@@ -188,6 +190,7 @@ _AT = {name: i for i, name in enumerate(_FIELDS)}
 #: The fields that hold arrays, or numbers instead.
 NAMED = _FIELDS[: _AT["epilogue"]]
 _FIRST, _LAST = _AT["dtype"], _AT["plan"]  # of the options, and behind them
+_PAIRS = ("scale_a", "scale_b")  # the fields that may hold two arrays, besides `out`
 _MOST_FORMS = 1024
 #: The fields that an epilogue is made of.
 OF_EPILOGUE = tuple(x for x in EpilogueOptions.__annotations__ if x != "epilogue_args")
