@@ -2,8 +2,8 @@
 
 The product's kernels store the values as another result, in the workspace and in the type that they
 are computed in; a kernel behind them adds these up. Where the values are D itself, and are not
-rounded there, it adds up D. So sums have one order whatever the tiles, the schedule and the parts
-of K are.
+rounded there, it adds up D. So additions have one order whatever tiles, schedule and parts of K
+are.
 
     columns' sums   a CTA has 32 columns, and each of its warps adds every 16th row
     others          a CTA has one sum, and each of its threads adds every 512th element of a row
@@ -85,12 +85,12 @@ def with_bias_grads(
         return
     a, b, d, workspace = addresses
     m, n, _, l0, l1 = sizes
-    places, steps, *others = taken
+    addresses_of, steps, *others = taken
     first = len(epilogue.arrays) + len(epilogue.stored)
     last = first + len(epilogue.totalled)
     kind = arithmetic(problem.accumulator, problem.d.dtype)
     pitch = Int64(bias_grad_pitch(n))
-    # Of groups one after the other there is one matrix.
+    # Groups that follow one another have one matrix.
     count = 1 if const_expr(is_divided(problem.groups)) else l0
     inner = Int64(0) if const_expr(is_divided(problem.groups)) else pitch * m
     dense = Steps(pitch, Int64(1), inner, pitch * m * count)
@@ -102,7 +102,7 @@ def with_bias_grads(
             sources.append((workspace, dense))
             workspace += apart
         else:
-            sources.append((d, Steps(*d_steps)))
+            sources.append((d, d_steps))
     aux = Auxiliary(MatrixType(kind, "n", BIAS_GRAD_UNIT * kind.itemsize), "mn")
     own = replace(
         epilogue,
@@ -115,7 +115,7 @@ def with_bias_grads(
         replace(spec, problem=replace(problem, epilogue=own)),
         Addresses(a, b, d, workspace),
         Taken(
-            (*places[:first], *kept, *places[last:]),
+            (*addresses_of[:first], *kept, *addresses_of[last:]),
             (*steps[:first], *[dense] * len(kept), *steps[last:]),
             *others,
         ),
@@ -125,8 +125,8 @@ def with_bias_grads(
         launch_bias_gradient(
             grad,
             *sources[i],
-            places[first + i],
-            Steps(*steps[first + i]),
+            addresses_of[first + i],
+            steps[first + i],
             Matrices(m, n, l0, l1),
             offsets,
             stream,
@@ -164,7 +164,7 @@ def bias_gradient_kernel(
     grad: cutlass.Constexpr, source: Int64, steps: Steps, target: Int64, to: Steps,
     sizes: Matrices, apart: tuple[Int32, Int32], offsets: tuple[Int64, ...],
 ) -> None:  # fmt: skip
-    """Add up one sum, or 32 of neighbouring columns; `apart` is how many there are of a stack."""
+    """Compute one element, or 32 neighbouring columns; `apart` is how many the stack has."""
     m, n, l0, l1 = sizes
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -201,7 +201,7 @@ def bias_gradient_kernel(
             for line in cutlass.range(lines[0], lines[1], unroll=1):
                 of_line = Int64(line) * steps.row if const_expr("n" not in grad.along) else Int64(0)
                 add_parts(acc, where + of_line * size, along * every * size, count)
-    add_slices(acc, grad.values, 1, thread, Int32(_LANES), _THREADS)
+    add_slices(acc, thread, Int32(_LANES), _THREADS)
     value = acc[0]
     writes = here & (warp == 0)
     if const_expr("n" not in grad.along):
@@ -220,9 +220,9 @@ def there(
     index: tuple[Int32, Int32],
     sizes: Matrices,
 ) -> list[tuple[Int32, Int32]]:
-    """Return the rows and the columns whose values a sum has, of a product of a stack or a group.
+    """Return the rows and the columns that are added up, of a product of a stack or a group.
 
-    An index that the sum has is this one, or none where it is not of the group.
+    Of an index that the gradient has it is this one, or none where that is not of the group.
     """
     found = []
     for i, name in enumerate("mn"):

@@ -1,7 +1,7 @@
 """What TMA tells the L2 of operands that are read once: that their lines may go first.
 
-So the weights of a product of few rows do not take the place of what is read again: its few rows,
-and the partial sums of a split along K (docs/lab-notes/2026-11-27-few-rows-and-hints.md).
+So the weights of a product of few rows do not evict what is read again: its few rows, and the
+partial sums of split-K (docs/lab-notes/2026-11-27-few-rows-and-hints.md).
 """
 
 # mypy: ignore-errors
@@ -19,7 +19,9 @@ _EVICT_NORMAL, _EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
 _LEAST_BYTES = 32 << 20
 
 
-def read_once(across: Int32, tile: int, stack: tuple, size: Int64) -> Int32:
+def read_once(
+    across: Int32, tile: int, stack: tuple[tuple[Int64, Int32], ...], size: Int64
+) -> Int32:  # fmt: skip
     """Say on the host whether one tile or cluster reads an operand's rows, and no other does.
 
     Parameters

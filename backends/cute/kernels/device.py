@@ -41,6 +41,33 @@ GMEM, SMEM = cute.AddressSpace.gmem, cute.AddressSpace.smem
 
 
 @dataclass(frozen=True)
+class Reduction:
+    """What is compiled into the reduction of split-K.
+
+    Attributes
+    ----------
+    acc, output
+        Types of the partial sums and of D.
+    together
+        Whether 16 bytes of partial sums become one vector of D.
+    overlap
+        See `Spec`.
+    sliced
+        Whether slices of a CTA may add some parts each: their number, and so the order of
+        additions, depends on the size of D.
+    problem
+        With an epilogue, the problem whose rows are the lines of D.
+    """
+
+    acc: type
+    output: type
+    together: bool
+    overlap: bool
+    sliced: bool
+    problem: Problem | None
+
+
+@dataclass(frozen=True)
 class Spec:
     """What is compiled in; everything else is an argument of the kernel.
 
@@ -49,8 +76,8 @@ class Spec:
     overlap
         Whether a launch may overlap the one before it (sm_90 and newer).
     packed
-        Whether one instruction adds two float32 products to two sums (sm_100 and sm_103; sm_110 and
-        sm_120 have it in PTX alone).
+        Whether one instruction has two float32 multiply-adds (sm_100 and sm_103; sm_110 and sm_120
+        have it in PTX alone).
     smem_per_sm
         Bytes of shared memory that the CTAs of an SM share.
     """
@@ -92,18 +119,19 @@ class Spec:
         return self.problem.d.major == "m"
 
     @property
-    def reduction(self) -> tuple:
-        """What `reduce_kernel` is specialised on, for this problem's D.
-
-        The last is the problem as it sees it, lines along D's, if there is an epilogue.
-        """
-        whole = 128 // self.acc.width
-        stored = whole if self.problem.d.vector >= whole else 1
-        sliced = not self.problem.batch_invariant
-        fused = None
+    def reduction(self) -> Reduction:
+        """What `reduce_kernel` is specialised on, for this problem's D."""
+        problem = None
         if self.problem.epilogue is not None:
-            fused = self.problem.transposed if self.down else self.problem
-        return self.acc, CUTE_TYPES[self.problem.d.dtype], stored, self.overlap, sliced, fused
+            problem = self.problem.transposed if self.down else self.problem
+        return Reduction(
+            self.acc,
+            CUTE_TYPES[self.problem.d.dtype],
+            together=self.problem.d.vector >= 128 // self.acc.width,
+            overlap=self.overlap,
+            sliced=not self.problem.batch_invariant,
+            problem=problem,
+        )
 
 
 def example_arguments(parameters: int, more: Sequence[Any] = ()) -> list:
@@ -275,7 +303,8 @@ def funnel(low: Uint32, high: Uint32, bits: Int32) -> Uint32:
 def read_if(there: cutlass.Boolean, address: Int64, dtype: type, count: int) -> tuple:
     """Load neighbouring elements of device memory, or zeros, without a branch.
 
-    In PTX: with the DSL's loads and sums in turn only two loads were in flight, however unrolled.
+    In PTX: with the DSL's loads and additions in turn only two loads were in flight, however
+    unrolled.
     """
     bits, zero = f"b{dtype.width}", "0"
     if dtype.is_float:

@@ -1,8 +1,8 @@
-"""Epilogues in CuTe DSL: what all kernels do to sums before they are rounded and stored.
+"""Epilogues in CuTe DSL: what all kernels do to accumulators before they are rounded and stored.
 
-Sums come in runs of neighbours along N. Arrays are read, and results beside D written, element by
-element at the place of each sum; places outside of D are moved to its last row and column first, so
-that loads need no branch, and are not written.
+Accumulators come in runs of neighbours along N. Auxiliary arrays are read and written element by
+element at the indices of each accumulator; indices outside of D are moved to its last row and
+column first, so that loads need no branch, and are not written.
 """
 
 # mypy: ignore-errors
@@ -22,7 +22,7 @@ from unigemm.problem.problem import Problem
 from ...common.epilogue import in_halves
 from ...common.lowering import lowered
 from .device import CUTE_TYPES, FLOAT8_NAMES, global_vector, read, select, unpacked8, write
-from .host_arguments import Steps
+from .host_arguments import Steps, batch_offset
 from .operations import exact_operations, lists, nearest, operations
 from .scaling import BlockScales, Scales, ScaleSteps, WholeScales
 
@@ -51,22 +51,22 @@ class Run:
 
 @dataclass(frozen=True)
 class Site:
-    """What is the same for all sums of a thread.
+    """What is the same for all accumulators of a thread.
 
     Attributes
     ----------
     extents
-        Rows and columns of the sums.
+        Rows and columns of the accumulators.
     batch
         (L0, L1) of the product.
     aligned
         Runs begin at multiples of their length.
     together
-        All lanes of a warp are here, with as many sums each.
+        All lanes of a warp are here, each with equally many accumulators.
     least
         The first column that is this thread's to write; None for all.
     columns
-        Of all sums, where `extents` leave out what is another thread's; None where they do not.
+        Of all threads, where `extents` leave out other threads' columns; None where they do not.
     """
 
     extents: tuple[Int32, Int32]
@@ -83,11 +83,11 @@ class Taken(NamedTuple):
     Attributes
     ----------
     addresses, steps
-        Of its arrays: of those that it reads, and of results beside D behind them.
+        Of its auxiliary arrays: first those that it reads, then those that it writes.
     largest
-        The address of the largest magnitude; empty where that is not asked for.
+        The address of the largest magnitude; empty where that is not requested.
     numbers
-        Of the call.
+        The call's own, such as alpha.
     """
 
     addresses: tuple[Int64, ...] = ()
@@ -99,9 +99,9 @@ class Taken(NamedTuple):
 def arguments_of(problem: Problem) -> list:
     """Return what a host function takes behind the integers of a plan, for compiling.
 
-    That is strides of the scales of blocks and of the epilogue's arrays, the addresses of scales
-    and a factor, the addresses of the epilogue's arrays and of the largest magnitude, and its
-    numbers; each where the problem has it. See `parted`.
+    These are strides of the scales of blocks and of auxiliary arrays, the addresses of scales and a
+    factor, the addresses of auxiliary arrays and of the largest magnitude, and the call's numbers;
+    each where the problem has it. See `parted`.
     """
     epilogue, blocks = problem.epilogue, problem.has_block_scales
     aux = 0 if epilogue is None else len(epilogue.aux)
@@ -119,12 +119,12 @@ def arguments_of(problem: Problem) -> list:
     ]
 
 
-def parted(problem: Problem, more: tuple) -> tuple[Scales, Taken]:
+def parted(problem: Problem, more: tuple[Any, ...]) -> tuple[Scales, Taken]:
     """Return the scales, and what the epilogue takes, of what `arguments_of` lists."""
     epilogue = problem.epilogue
     left = list(more)
 
-    def take(count: int) -> tuple:
+    def take(count: int) -> tuple[Any, ...]:
         taken = tuple(left[:count])
         del left[:count]
         return taken
@@ -137,16 +137,16 @@ def parted(problem: Problem, more: tuple) -> tuple[Scales, Taken]:
     scales = Scales(whole, of_blocks)
     if epilogue is None:
         return scales, Taken()
-    places, largest = take(count), take(1 if epilogue.largest is not None else 0)
-    return scales, Taken(places, steps, largest, take(epilogue.numbers))
+    addresses, largest = take(count), take(1 if epilogue.largest is not None else 0)
+    return scales, Taken(addresses, steps, largest, take(epilogue.numbers))
 
 
 def apply_epilogue(
     problem: Problem, taken: Taken, values: list, runs: list[Run], site: Site
 ) -> list:
-    """Return D's elements of sums, in the type of the arithmetic, and write what is beside D.
+    """Return D's elements, in the type of the arithmetic, and write the auxiliary results.
 
-    Those that are to be quantised are not rounded yet, and their scales are not written.
+    Elements that are to be quantised are not rounded yet, and their scales are not written.
 
     Parameters
     ----------
@@ -163,20 +163,19 @@ def apply_epilogue(
     assert epilogue is not None
     kind = CUTE_TYPES[problem.arithmetic]
     epilogue = lowered(epilogue, problem.d.dtype)
-    places, steps, largest, numbers = taken
-    arrays = _Arrays(problem, epilogue, places, steps, runs, site, kind)
+    arrays = _Arrays(problem, epilogue, taken, runs, site, kind)
     found = evaluate(
         epilogue,
         lists(operations(kind) if kind.is_float else exact_operations(kind)),
         [value.to(kind) for value in values],
         arrays.read,
-        lambda i: [_number(numbers[i], kind)] * len(values),
+        lambda i: [_number(taken.numbers[i], kind)] * len(values),
         lambda value: [kind(nearest(value, kind))] * len(values),
     )
     for i, step in enumerate(epilogue.stores):
         arrays.write(len(epilogue.arrays) + i, found[step])
     if epilogue.largest is not None:
-        _note_largest(largest[0], found[epilogue.largest], arrays, epilogue, site)
+        _note_largest(taken.largest[0], found[epilogue.largest], arrays, epilogue, site)
     result = found[epilogue.result]
     half = len(values) // 2 if epilogue.gate else len(values)
     if not kind.is_float:
@@ -192,7 +191,7 @@ def _number(value: Float64, kind: type) -> Any:
 
 
 def _cut(value: Any, dtype: DType) -> Any:
-    """Return a sum in the type that operands were converted to: its low bits, or whether it is 0.
+    """Return an accumulator in the type that operands were converted to: low bits, or if it is 0.
 
     D may have another type, which that is converted to.
     """
@@ -214,19 +213,17 @@ def _rounded(value: Any, dtype: DType) -> Any:
 
 
 class _Arrays:
-    """The arrays of an epilogue at the places of a thread's sums."""
+    """The auxiliary arrays of an epilogue at the indices of a thread's accumulators."""
 
     def __init__(
-        self, problem: Problem, epilogue: Epilogue, places: tuple, steps: tuple, runs: list[Run],
-        site: Site, kind: type,
+        self, problem: Problem, epilogue: Epilogue, taken: Taken, runs: list[Run], site: Site,
+        kind: type,
     ) -> None:  # fmt: skip
         self.problem, self.epilogue, self.kind = problem, epilogue, kind
-        self.runs, self.site = runs, site
-        self.steps = steps
-        i0, i1 = site.batch
+        self.runs, self.site, self.steps = runs, site, taken.steps
         self.bases = [
-            place + (Int64(i0) * step[2] + Int64(i1) * step[3]) * x.matrix.dtype.itemsize
-            for place, step, x in zip(places, steps, epilogue.aux, strict=True)
+            address + batch_offset(steps, site.batch) * x.matrix.dtype.itemsize
+            for address, steps, x in zip(taken.addresses, taken.steps, epilogue.aux, strict=True)
         ]
         self.rows: dict[int, Int32] = {}
         self.lines: dict[tuple[int, int], Int64] = {}
@@ -301,7 +298,7 @@ class _Arrays:
         return pair + half if first % 2 else pair
 
     def address(self, i: int, x: Auxiliary, run: Run, first: int, width: int) -> Int64:
-        """Return where so many elements lie, at a place inside of D.
+        """Return where `width` elements lie, from the `first` of a run on, moved into D.
 
         Rows are added first: what they and the columns share is computed once.
         """
@@ -309,14 +306,14 @@ class _Arrays:
         line = i, id(run.row) if "m" in x.along else 0
         if line not in self.lines:
             row = Int64(self.row_of(run)) if "m" in x.along else Int64(0)
-            step = 1 if x.matrix.major == "m" else self.steps[i][0]
+            step = 1 if x.matrix.major == "m" else self.steps[i].row
             self.lines[line] = self.bases[i] + row * step * size
         if "n" not in x.along:
             return self.lines[line]
         column = self.column_of(run, first, width)
         if x.matrix.major == "n":
             return self.lines[line] + Int64(column) * size
-        return self.lines[line] + Int64(column) * self.steps[i][1] * size
+        return self.lines[line] + Int64(column) * self.steps[i].column * size
 
     def inside(self, run: Run, x: int) -> Boolean:
         """Whether an element of a run lies in D, and is this thread's."""
@@ -326,7 +323,7 @@ class _Arrays:
         return there if self.site.least is None else there & (column >= self.site.least)
 
     def write(self, i: int, values: list) -> None:
-        """Write an array of results, of those that lie in D."""
+        """Write those elements of an array that lie in D."""
         x = self.epilogue.aux[i]
         dtype = CUTE_TYPES[x.matrix.dtype]
         at = 0
@@ -343,10 +340,8 @@ def scales_at(
     problem: Problem, taken: Taken, batch: tuple[Int32, Int32]
 ) -> tuple[Int64, Int64, Int64]:
     """Return where the scales of a product of a stack begin, and their steps along rows and N."""
-    places, steps, _, _ = taken
-    row, block, inner, outer = steps[-1]
-    i0, i1 = batch
-    return places[-1] + (Int64(i0) * inner + Int64(i1) * outer) * 4, row, block
+    steps = taken.steps[-1]
+    return taken.addresses[-1] + batch_offset(steps, batch) * 4, steps.row, steps.column
 
 
 def whole_arrays(problem: Problem) -> list[int]:
@@ -359,7 +354,7 @@ def whole_arrays(problem: Problem) -> list[int]:
 def line_arrays(problem: Problem) -> list[int]:
     """Return which arrays that an epilogue reads have one element for each row, or each column.
 
-    Of those, the ones whose elements `cp.async` copies: of four bytes or more.
+    Only arrays whose elements `cp.async` copies: of four bytes or more.
     """
     epilogue = problem.epilogue
     arrays = () if epilogue is None or in_halves(problem) else epilogue.arrays
@@ -368,7 +363,7 @@ def line_arrays(problem: Problem) -> list[int]:
     ]
 
 
-def line_copies(problem: Problem, tile: tuple, most: int) -> list[tuple[int, int, int]]:
+def line_copies(problem: Problem, tile: tuple[int, int], most: int) -> list[tuple[int, int, int]]:
     """Return the copies of `cache_lines`, `most` at most: the array, the first line, lines apart.
 
     Neighbours in memory share a sector.
@@ -391,9 +386,8 @@ def cache_lines(
     """Have a warp bring a tile's part of `line_arrays` into the L1, sector by sector.
 
     They are copied to shared memory that nobody reads, 128 bytes for each of the `most` copies: so
-    nobody waits for them, but for those of the tile before.
+    nobody waits for them, but for the last tile's.
     """
-    places, steps, _, _ = taken
     lane = cute.arch.lane_idx()
     cute.arch.inline_ptx("cp.async.wait_all;")
     copies = const_expr(line_copies(problem, tile, most))
@@ -401,8 +395,9 @@ def cache_lines(
         i, first, apart = copies[number]
         x = problem.epilogue.arrays[i]
         side, size = const_expr("mn".index(x.along)), const_expr(x.matrix.dtype.itemsize)
-        base = places[i] + (Int64(batch[0]) * steps[i][2] + Int64(batch[1]) * steps[i][3]) * size
-        step = Int64(1) if const_expr(apart > 1) else steps[i][side]
+        steps = taken.steps[i]
+        base = taken.addresses[i] + batch_offset(steps, batch) * size
+        step = Int64(1) if const_expr(apart > 1) else steps[side]
         line = first + lane * apart
         if line < tile[side]:
             line = cutlass.min(corner[side] + line, extents[side] - 1)
@@ -418,25 +413,27 @@ def prefetch_arrays(
     extents: tuple[Int32, Int32], batch: tuple[Int32, Int32],
 ) -> None:  # fmt: skip
     """Have a warp bring a tile's part of `whole_arrays` into the L2, sector by sector."""
-    places, steps, _, _ = taken
     rows, columns = tile
     lane = cute.arch.lane_idx()
     for i in whole_arrays(problem):
         size = const_expr(problem.epilogue.arrays[i].matrix.dtype.itemsize)
         sectors = const_expr(-(-columns * size // _SECTOR))
-        base = places[i] + (Int64(batch[0]) * steps[i][2] + Int64(batch[1]) * steps[i][3]) * size
-        base += (Int64(corner[0]) * steps[i][0] + corner[1]) * size
+        steps = taken.steps[i]
+        base = taken.addresses[i] + batch_offset(steps, batch) * size
+        base += (Int64(corner[0]) * steps.row + corner[1]) * size
         for first in cutlass.range(0, rows * sectors, _WARP, unroll=4):
             row = (first + lane) // sectors
             column = (first + lane - row * sectors) * const_expr(_SECTOR // size)
             there = (corner[0] + row < extents[0]) & (corner[1] + column < extents[1])
             if there & (row < rows):
-                where = base + (Int64(row) * steps[i][0] + column) * size
+                where = base + (Int64(row) * steps.row + column) * size
                 cute.arch.inline_ptx("prefetch.global.L2 [{$r0}];", read_only_args=[where])
 
 
 @cute.jit
-def _write_if(there: Boolean, where: Int64, values: tuple, dtype: cutlass.Constexpr) -> None:
+def _write_if(
+    there: Boolean, where: Int64, values: tuple[Any, ...], dtype: cutlass.Constexpr
+) -> None:  # fmt: skip
     if there:
         write(list(values), global_vector(where, dtype, len(values)))
 

@@ -1,4 +1,4 @@
-"""Sums that threads exchange through the shared memory of a CTA or of a cluster.
+"""Accumulators that threads exchange through the shared memory of a CTA or of a cluster.
 
 All of it moves as vectors of 16 bytes: lanes that write or read neighbours have no bank conflicts.
 """
@@ -31,13 +31,13 @@ def fetch(address: Int32, rank: Int32, dtype: type[cutlass.Numeric]) -> list:
     return list(words)
 
 
-def arrive_with(address: Int64, *sums: cutlass.Numeric) -> None:
-    """Arrive at the cluster's barrier when sums are computed, so that their parts have been read.
+def arrive_with(address: Int64, *totals: cutlass.Numeric) -> None:
+    """Arrive at the cluster's barrier when totals are computed, so that their parts have been read.
 
     Afterwards the CTAs that the parts were fetched from may end. Nobody waits to see what this
     thread has written, so there is no fence.
     """
-    once_worked_out("barrier.cluster.arrive.relaxed.aligned", address, *sums)
+    once_worked_out("barrier.cluster.arrive.relaxed.aligned", address, *totals)
 
 
 def vector_at(dtype: type[cutlass.Numeric], area: Int32, index: Int32) -> cute.Tensor:

@@ -14,7 +14,7 @@ have ended: so groups are disjoint, and nothing outside of the arrays is read or
 # As other device code: what the DSL makes of these operators is not in its types.
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -65,7 +65,7 @@ def arguments_of_groups(problem: Problem) -> list:
     return [*[Int64(1)] * (2 if problem.scaled else 0), Int64(1)]
 
 
-def of_groups(problem: Problem, more: tuple) -> GroupArguments:
+def of_groups(problem: Problem, more: tuple[Any, ...]) -> GroupArguments:
     """Return what `arguments_of_groups` lists."""
     if problem.groups is None:
         return GroupArguments()
@@ -73,20 +73,21 @@ def of_groups(problem: Problem, more: tuple) -> GroupArguments:
 
 
 def moved(problem: Problem, taken: Taken, begin: tuple[Int32, Int32]) -> Taken:
-    """Return what `apply_epilogue` takes, for sums whose first row and column are these."""
+    """Return what `apply_epilogue` takes, for accumulators from these row and column on."""
     if problem.epilogue is None:
         return taken
-    places, steps, *_ = taken
-    places = tuple(
-        place
+    addresses = tuple(
+        address
         + (
-            (Int64(begin[0]) * step[0] if "m" in x.along else 0)
-            + (Int64(begin[1]) * step[1] if "n" in x.along else 0)
+            (Int64(begin[0]) * steps.row if "m" in x.along else 0)
+            + (Int64(begin[1]) * steps.column if "n" in x.along else 0)
         )
         * x.matrix.dtype.itemsize
-        for place, step, x in zip(places, steps, problem.epilogue.aux, strict=True)
+        for address, steps, x in zip(
+            taken.addresses, taken.steps, problem.epilogue.aux, strict=True
+        )
     )
-    return taken._replace(addresses=places)
+    return taken._replace(addresses=addresses)
 
 
 def scales_of_group(scales: Scales, group: Int32) -> WholeScales | tuple[()]:
@@ -213,8 +214,8 @@ def find_unit(
             kind, extent, groups, Walk(chunk, before, units, first, end, upto)
         )
     inside = unit - before
-    place = cute.arch.popc(cute.arch.vote_ballot_sync(inside >= upto))
-    held = cutlass.min(place, Int32(_LANES - 1))
+    holder = cute.arch.popc(cute.arch.vote_ballot_sync(inside >= upto))
+    held = cutlass.min(holder, Int32(_LANES - 1))
     left_of = cute.arch.shuffle_sync(upto, cutlass.max(held - 1, Int32(0)))
     inside -= select(held > 0, left_of, Int32(0))
     begin, behind = cute.arch.shuffle_sync(first, held), cute.arch.shuffle_sync(end, held)
@@ -225,7 +226,7 @@ def find_unit(
     wide = cutlass.max(cutlass.min(tiles, band), Int32(1))
     over = inside // wide
     along = bands * band + inside - over * wide
-    found = select(place < _LANES, unit, Int32(EXHAUSTED))
+    found = select(holder < _LANES, unit, Int32(EXHAUSTED))
     tile = (along, over, chunk + held, begin, behind)
     return found, tile, Walk(chunk, before, units, first, end, upto)
 
@@ -241,7 +242,7 @@ def clear_rest(
     """Write zeros to what no group has, of D and of the epilogue's results of its shape.
 
     By warps of all CTAs, behind their last unit: `warps` are which of its CTA a warp is, and how
-    many there are in each. `sizes` are rows and columns of the sums.
+    many there are in each. `sizes` are M and N.
     """
     kind, epilogue = problem.groups, problem.epilogue
     block, along, _ = cute.arch.block_idx()
@@ -281,9 +282,9 @@ def clear_array(
     if const_expr(along == "n"):
         rows, columns = (Int32(0), sizes[0]), (begin, sizes[1])
     base += Int64(group) * steps.l0 * size
-    line_step, step, lines, places = steps.row, steps.column, rows, columns
+    line_step, step, lines, span = steps.row, steps.column, rows, columns
     if const_expr(matrix.major == "m"):
-        line_step, step, lines, places = steps.column, steps.row, columns, rows
+        line_step, step, lines, span = steps.column, steps.row, columns, rows
     # Lines of which all is cleared begin where vectors may.
     whole = const_expr(matrix.major != "strided" and (matrix.major == "n") == (along == "m"))
     count = const_expr(_VECTOR_BYTES // size if whole and matrix.alignment >= _VECTOR_BYTES else 1)
@@ -291,9 +292,9 @@ def clear_array(
     zeros = cute.make_rmem_tensor(count, dtype)
     zeros.fill(0)
     lane = cute.arch.lane_idx()
-    if places[0] < places[1]:
+    if span[0] < span[1]:
         for line in cutlass.range(lines[0] + worker, lines[1], workers, unroll=1):
             where = base + Int64(line) * line_step * size
-            for at in cutlass.range(places[0] + lane * count, places[1], _LANES * count, unroll=1):
-                place = where + Int64(at) * (step if const_expr(count == 1) else 1) * size
-                store_vector(zeros, place, places[1] - at, dtype)
+            for at in cutlass.range(span[0] + lane * count, span[1], _LANES * count, unroll=1):
+                address = where + Int64(at) * (step if const_expr(count == 1) else 1) * size
+                store_vector(zeros, address, span[1] - at, dtype)

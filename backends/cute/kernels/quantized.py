@@ -27,7 +27,7 @@ def larger(most: Float32, value: Float32) -> Float32:
 
 
 def largest_of_lanes(most: Float32, lanes: int) -> Float32:
-    """Return the largest magnitude of so many (a power of two) lanes to all of these."""
+    """Return the largest magnitude of `lanes` (a power of two) neighbours to all of them."""
     step = lanes // 2
     while step:
         most = larger(most, cute.arch.shuffle_sync_bfly(most, step))

@@ -24,8 +24,8 @@ from .device import (
     write,
 )
 from .epilogue import Run, Site, Taken, apply_epilogue
-from .host_arguments import ResultSteps, Steps, transposed
-from .scaling import scale_acc, scale_of
+from .host_arguments import ResultSteps, Sizes, Steps, transposed
+from .scaling import WholeScales, scale_acc, scale_of
 
 REDUCE_THREADS_LOG = 7
 REDUCE_THREADS = 1 << REDUCE_THREADS_LOG
@@ -35,7 +35,7 @@ _AT_ONCE = 8  # parts whose loads a thread has in flight
 class Ends(NamedTuple):
     """Where partial sums begin, and where D does."""
 
-    workspace: Int64
+    partials: Int64
     d: Int64
 
 
@@ -49,7 +49,7 @@ class Matrices(NamedTuple):
 
 
 class Pitches(NamedTuple):
-    """Elements between parts of the workspace, and between its rows."""
+    """Elements between parts, and between rows, of the partial sums."""
 
     part: Int64
     row: Int64
@@ -57,27 +57,23 @@ class Pitches(NamedTuple):
 
 @cute.kernel
 def reduce_kernel(
-    types: cutlass.Constexpr,
+    kind: cutlass.Constexpr,
     ends: Ends,
     matrices: Matrices,
     pitches: Pitches,
     d_steps: Steps,
     split_k: Int32,
     slices_log: Int32,
-    scales: tuple,
+    scales: WholeScales | tuple[()],
     taken: Taken,
 ) -> None:
     """Add the parts of each element, multiply by the scales, if there are any, and write D.
 
     Where parts are many and D is small, slices of a CTA's threads add some parts each, in order,
-    and then the sums of the slices, in order. `types` are those of the sums and of D, how many
-    elements one store writes, whether the launch may overlap the kernel before it (sm_90 and
-    newer), and whether there may be slices: their number, and so the order of the sums, depends on
-    the size of D.
+    and then the slices' totals, in order. `kind` is a `Reduction`.
     """
-    sums, dtype, stored, overlap, _, fused = types
-    (workspace, d), (m, n, l0, batches) = ends, matrices
-    count = const_expr(128 // sums.width)  # rows of the workspace are padded to 16 bytes
+    (partials, d), (m, n, l0, batches) = ends, matrices
+    count = const_expr(128 // kind.acc.width)  # rows of partial sums are padded to 16 bytes
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     wide = Int32(REDUCE_THREADS) >> slices_log
@@ -88,38 +84,38 @@ def reduce_kernel(
     inside = index < Int64(batches) * m * per_row
     line = Int32(index // per_row)
     column = Int32(index - Int64(line) * per_row) * count
-    total = cute.make_rmem_tensor(count, sums)
+    total = cute.make_rmem_tensor(count, kind.acc)
     total.fill(0.0)
     each = (split_k + (Int32(1) << slices_log) - 1) >> slices_log
     first = part * each
     mine = select(inside, cutlass.min(each, split_k - first), Int32(0))
-    size = const_expr(sums.width // 8)
-    where = workspace + (Int64(first) * pitches.part + Int64(line) * pitches.row + column) * size
+    size = const_expr(kind.acc.width // 8)
+    where = partials + (Int64(first) * pitches.part + Int64(line) * pitches.row + column) * size
     batch = line // m
     i1 = batch // l0
     at = (line - batch * m, column, batch - i1 * l0, i1)
     offset = sum(Int64(i) * step for i, step in zip(at, d_steps, strict=True))
-    if const_expr(overlap):  # all before this may overlap the kernel before this one
+    if const_expr(kind.overlap):  # all before this may overlap the kernel before this one
         wait_with(where, offset)
         cute.arch.griddepcontrol_launch_dependents()
     add_parts(total, where, pitches.part * size, mine)
     if slices_log > 0:
-        add_slices(total, sums, count, thread, wide)
+        add_slices(total, thread, wide)
     if inside & (part == 0):
         scale_acc(total, scale_of(scales))
-        if const_expr(fused is not None):
+        if const_expr(kind.problem is not None):
             runs = [Run(at[0], column, count)]
             site = Site((m, n), (at[2], at[3]), aligned=True)
-            values = apply_epilogue(fused, taken, elements(total, 0, count), runs, site)
-            gate = const_expr(2 if fused.epilogue.gate else 1)
+            values = apply_epilogue(kind.problem, taken, elements(total, 0, count), runs, site)
+            gate = const_expr(2 if kind.problem.epilogue.gate else 1)
             done = as_fragment(values)
             offset += Int64(column // gate - column) * d_steps.column
-            where = d + offset * const_expr(dtype.width // 8)
+            where = d + offset * const_expr(kind.output.width // 8)
             left = (n - column) // gate
-            store_total(done, where, d_steps.column, left, dtype, const_expr(stored == count))
+            store_total(done, where, d_steps.column, left, kind.output, kind.together)
         else:
-            where = d + offset * const_expr(dtype.width // 8)
-            store_total(total, where, d_steps.column, n - column, dtype, stored == count)
+            where = d + offset * const_expr(kind.output.width // 8)
+            store_total(total, where, d_steps.column, n - column, kind.output, kind.together)
 
 
 def as_fragment(values: list) -> cute.Tensor:
@@ -161,12 +157,12 @@ def store_total(
 
 @cute.jit
 def add_slices(
-    total: cute.Tensor, sums: cutlass.Constexpr, count: cutlass.Constexpr, thread: Int32,
-    wide: Int32, threads: cutlass.Constexpr = REDUCE_THREADS,
+    total: cute.Tensor, thread: Int32, wide: Int32, threads: cutlass.Constexpr = REDUCE_THREADS
 ) -> None:  # fmt: skip
-    """Add the sums of all slices, `wide` threads apart, to those of the first slice."""
+    """Add the totals of all slices, `wide` threads apart, to the first slice's."""
+    count = const_expr(cute.size(total))
     smem = cutlass.memory.SmemAllocator()
-    kept = smem.allocate_array(sums, threads * count)
+    kept = smem.allocate_array(total.element_type, threads * count)
     write(elements(total, 0, count), shared_vector(kept, thread * count, count))
     cute.arch.sync_threads()
     if thread < wide:
@@ -176,75 +172,53 @@ def add_slices(
                 total[i] += values[i]
 
 
-@cute.jit
-def launch_reduction(
-    types: cutlass.Constexpr,
-    ends: Ends,
-    m: Int32,
-    n: Int32,
-    batch: tuple[Int32, Int32],
-    d_steps: Steps,
-    split_k: Int32,
-    scales: tuple,
-    stream: cuda.CUstream,
-    taken: Taken,
-) -> None:
-    """Reduce a workspace of `split_k` parts, rows padded to 16 bytes, into D."""
-    sums, _, _, overlap, sliced, _ = types
-    count = const_expr(128 // sums.width)
-    row_pitch, part_pitch = workspace_pitches(sums, m, n, batch[0] * batch[1])
-    work = Int64(batch[0]) * batch[1] * m * ((n + count - 1) // count)
-    slices_log = Int32(0)
-    if const_expr(sliced):
-        for parts in SLICED_PARTS:
-            more = (split_k >= parts) & (work << (slices_log + 1) <= MOST_SLICED)
-            slices_log += select(more, Int32(1), Int32(0))
-    wide = Int32(REDUCE_THREADS) >> slices_log
-    reduce_kernel(
-        types, ends, Matrices(m, n, batch[0], batch[0] * batch[1]),
-        Pitches(part_pitch, row_pitch), d_steps, split_k, slices_log, scales, taken,
-    ).launch(  # a block an SM: else ptxas spares registers, and waits for two loads at a time
-        grid=(Int32((work + wide - 1) // wide), 1, 1),
-        block=(REDUCE_THREADS, 1, 1), stream=stream, min_blocks_per_mp=1, use_pdl=overlap,
-    )  # fmt: skip
-
-
-def workspace_pitches(sums: type, m: Int32, n: Int32, batches: Int32) -> tuple[Int64, Int64]:
-    """Return the elements between rows and between parts of the workspace."""
-    unit = 128 // sums.width
+def workspace_pitches(acc: type, m: Int32, n: Int32, batches: Int32) -> tuple[Int64, Int64]:
+    """Return the elements between rows, and between parts, of partial sums."""
+    unit = 128 // acc.width
     row_pitch = Int64((n + unit - 1) // unit * unit)
     return row_pitch, row_pitch * m * batches
 
 
 def store_target(
-    spec: Spec, parts: Int64, d: Int64, sizes: tuple, d_steps: Steps
-) -> tuple[Int64, ResultSteps]:
-    """Return where the main kernel writes, and its strides: D, or the parts in the workspace."""
+    spec: Spec, partials: Int64, d: Int64, sizes: Sizes, d_steps: Steps
+) -> tuple[Int64, ResultSteps]:  # fmt: skip
+    """Return where the main kernel writes, and its strides: D, or partial sums in the workspace."""
     if not spec.split:
         return d, ResultSteps(*d_steps)
-    m, n, l0, l1 = sizes
+    m, n, _, l0, l1 = sizes
     lines, line = (n, m) if spec.down else (m, n)
     row_pitch, part_pitch = workspace_pitches(spec.acc, lines, line, l0 * l1)
     row, column = (Int64(1), row_pitch) if spec.down else (row_pitch, Int64(1))
     matrix = row_pitch * lines
-    return parts, ResultSteps(row, column, matrix, matrix * l0, part_pitch)
+    return partials, ResultSteps(row, column, matrix, matrix * l0, part_pitch)
 
 
 def reduce_parts(
-    spec: Spec, parts: Int64, d: Int64, sizes: tuple, d_steps: tuple, split_k: Int32,
-    scales: tuple, stream: cuda.CUstream, taken: Taken,
+    spec: Spec, partials: Int64, d: Int64, sizes: Sizes, d_steps: Steps, split_k: Int32,
+    scales: WholeScales | tuple[()], stream: cuda.CUstream, taken: Taken,
 ) -> None:  # fmt: skip
     """Launch the reduction of the parts, if there are any, into D, with scales and epilogue."""
     if not spec.split:
         return
-    m, n, l0, l1 = sizes
-    d_m, d_n, d_l0, d_l1 = d_steps
-    lines, line, d_m, d_n = (n, m, d_n, d_m) if spec.down else (m, n, d_m, d_n)
+    kind, (m, n, _, l0, l1) = spec.reduction, sizes
     if spec.down:  # columns of D are the lines here
+        m, n, d_steps = n, m, transposed(d_steps)
         taken = taken._replace(steps=tuple(transposed(each) for each in taken.steps))
-    launch_reduction(
-        spec.reduction, Ends(parts, d), lines, line, (l0, l1), Steps(d_m, d_n, d_l0, d_l1),
-        split_k, scales, stream, taken,
+    count = 128 // kind.acc.width
+    row_pitch, part_pitch = workspace_pitches(kind.acc, m, n, l0 * l1)
+    work = Int64(l0) * l1 * m * ((n + count - 1) // count)
+    slices_log = Int32(0)
+    if kind.sliced:
+        for parts in SLICED_PARTS:
+            more = (split_k >= parts) & (work << (slices_log + 1) <= MOST_SLICED)
+            slices_log += select(more, Int32(1), Int32(0))
+    wide = Int32(REDUCE_THREADS) >> slices_log
+    reduce_kernel(
+        kind, Ends(partials, d), Matrices(m, n, l0, l0 * l1), Pitches(part_pitch, row_pitch),
+        d_steps, split_k, slices_log, scales, taken,
+    ).launch(  # a block an SM: else ptxas spares registers, and waits for two loads at a time
+        grid=(Int32((work + wide - 1) // wide), 1, 1),
+        block=(REDUCE_THREADS, 1, 1), stream=stream, min_blocks_per_mp=1, use_pdl=kind.overlap,
     )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ that multiplies; the two overlap by programmatic dependent launch. There are fou
     transpose_registers  A thread writes 16 bytes of each of eight rows, read along the columns.
     transpose_shared     Through shared memory, for more such rows.
 
-`split` writes two TF32 matrices in place of one float32 matrix (see `split_tf32`), which together
-hold 22 bits of the 24.
+`split` makes two TF32 matrices of one float32 matrix (see `split_tf32`); together they hold 22 bits
+of the 24.
 """
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
@@ -128,7 +128,7 @@ def write_unit(
 def after_the_kernel_before(*addresses: Int64 | Int32, early: bool = False) -> None:
     """Wait for what the kernel before writes; the code before this call may overlap it.
 
-    With `early` the product may be launched now: its CTAs find room beside these, and wait, too.
+    With `early` the product may be launched now: its CTAs find room while these run, and wait, too.
     """
     if early:
         cute.arch.griddepcontrol_launch_dependents()
@@ -190,11 +190,11 @@ def gather_panels(kind: cutlass.Constexpr, block: Int32, job: Job) -> None:
     index, in_band, spot = group_of(block, thread, bands)
     if in_band & (index < Int64(groups) * l0 * l1):
         row, batch, apart = matrix_of(index, groups, (l0, l1), steps)
-        beside = LANES // PANEL_ROWS  # panels that a warp writes at once
-        row = row * PANEL_ROWS + spot % LANES // beside
+        at_once = LANES // PANEL_ROWS  # panels that a warp writes
+        row = row * PANEL_ROWS + spot % LANES // at_once
         base = source + (apart + Int64(cutlass.min(row, rows - 1)) * steps.row) * size
-        first = spot // LANES * (beside * PANELS) + spot % beside
-        panels = tuple(first + i * beside for i in range(PANELS))
+        first = spot // LANES * (at_once * PANELS) + spot % at_once
+        panels = tuple(first + i * at_once for i in range(PANELS))
         columns_of = [cutlass.min(panel, units - 1) * unit for panel in panels]
         lefts = tuple(cutlass.min(columns - column, Int32(unit)) for column in columns_of)
         starts = tuple(pinned(base + Int64(column) * size) for column in columns_of)
@@ -205,7 +205,7 @@ def gather_panels(kind: cutlass.Constexpr, block: Int32, job: Job) -> None:
             if row >= rows:
                 values[i].fill(0)
             if panels[i] < units:
-                write_unit(kind, values[i], 0, into + i * beside * pitch * UNIT, part_bytes)
+                write_unit(kind, values[i], 0, into + i * at_once * pitch * UNIT, part_bytes)
 
 
 def group_of(block: Int32, thread: Int32, bands: Bands) -> tuple[Int64, cutlass.Boolean, Int32]:
@@ -420,7 +420,7 @@ def blocks_of(kind: Repack, sizes: Lines) -> Int32:
     rows, columns, l0, l1 = sizes
     if kind.way == "transpose_shared":
         down = Int64((rows + TRANSPOSE_BLOCK - 1) // TRANSPOSE_BLOCK) * l0 * l1
-    else:  # so many lines for each warp
+    else:  # GROUP lines for each warp
         down = (Int64((rows + GROUP - 1) // GROUP) * l0 * l1 + ROWS - 1) // ROWS
     return Int32(down) * blocks_across(kind, columns)
 

@@ -36,8 +36,8 @@ from .records import Arguments, Dealt, GroupOrder, Parameters, Ranks, TileOrder
 from .repack import Repack, depth, launch_repack, packed_pitch
 from .repack_jobs import Job, Lines
 
-REGISTER_ROWS = 32  # up to so many rows of a tile are transposed in registers
-TMA_BITS = 128  # a box begins at a multiple of so many along its lines
+REGISTER_ROWS = 32  # of the tallest tile that is transposed in registers
+TMA_BITS = 128  # a box begins at a multiple of 16 bytes along its lines
 ROTATIONS = 128  # different starts along K, of tiles that all read the same few rows
 
 

@@ -14,7 +14,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from .device import global_vector, read, select, shifted, write
 
-_SWIZZLE_BITS = {128: 3, 64: 2, 32: 1}  # of a row's bytes: units of a row that change places
+_SWIZZLE_BITS = {128: 3, 64: 2, 32: 1}  # of a row's bytes: bits of a unit's number that are changed
 
 
 def pack(low: Any, high: Any, dtype: type) -> Uint32:
@@ -48,8 +48,9 @@ def box_atom(view: cute.Tensor, box: tuple[int, int]) -> tuple[cute.CopyAtom, cu
 
 
 def send_box(
-    atom: cute.CopyAtom, target: cute.Tensor, source: cute.Pointer, box: tuple[int, int], to: tuple
-) -> None:
+    atom: cute.CopyAtom, target: cute.Tensor, source: cute.Pointer, box: tuple[int, int],
+    to: tuple[Int32, ...],
+) -> None:  # fmt: skip
     """Start the store of a box, as a group of its own; one warp.
 
     `to` counts boxes: (along M, along N, L0, L1).
@@ -59,15 +60,15 @@ def send_box(
     held, out = cpasync.tma_partition(
         atom, 0, cute.make_layout(1), cute.group_modes(view, 0, 2), cute.group_modes(tile, 0, 2)
     )
-    place = (None, *to)
-    cute.copy(atom, held, out[place])
+    index = (None, *to)
+    cute.copy(atom, held, out[index])
     cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
 def store_box_part(
-    box: cutlass.Constexpr, source: Int32, line: Int64, row_step: Int64, left: tuple, thread: Int32,
-    threads: cutlass.Constexpr,
+    box: cutlass.Constexpr, source: Int32, line: Int64, row_step: Int64, left: tuple[Int32, Int32],
+    thread: Int32, threads: cutlass.Constexpr,
 ) -> None:  # fmt: skip
     """Store the first rows of a swizzled box by some threads, 16 bytes at a time.
 
@@ -81,8 +82,8 @@ def store_box_part(
         row = index // units
         unit = index - row * units
         if (row < left[0]) & (unit * each < left[1]):
-            place = swizzled_unit(row, unit, columns * size)
-            held = shared_unit(source + row * (columns * size) + place * 16)
+            slot = swizzled_unit(row, unit, columns * size)
+            held = shared_unit(source + row * (columns * size) + slot * 16)
             where = line + Int64(row) * row_step + unit * 16
             words = [held[i] for i in range(4)]
             if unit * each + each <= left[1]:
@@ -98,7 +99,8 @@ def store_box_part(
 
 @cute.jit
 def store_rows(
-    box: cutlass.Constexpr, source: Int32, line: Int64, row_step: Int64, left: tuple, lane: Int32
+    box: cutlass.Constexpr, source: Int32, line: Int64, row_step: Int64, left: tuple[Int32, Int32],
+    lane: Int32,
 ) -> None:  # fmt: skip
     """Store rows of a box by one warp, wherever rows of D begin: whole 16 bytes, and their ends.
 

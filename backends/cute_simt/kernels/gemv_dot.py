@@ -264,7 +264,7 @@ def start_kernel(kernel: Callable, spec: Spec, of: Arguments) -> None:
     m, n, k, l0, l1 = of.sizes
     split_k = of.parameters.split_k
     tile_m, tile_n, _ = spec.config.tile
-    out, steps = store_target(spec, workspace, d, (m, n, l0, l1), of.d_steps)
+    out, steps = store_target(spec, workspace, d, of.sizes, of.d_steps)
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     kernel(
         spec, Bases(a, b, out), Extents(m, n, k), of.a_steps, of.b_steps, steps,
@@ -276,7 +276,7 @@ def start_kernel(kernel: Callable, spec: Spec, of: Arguments) -> None:
         preferred_smem_carveout=few_rows_carveout(spec.problem, spec.config, spec.smem_per_sm),
     )  # fmt: skip
     reduce_parts(
-        spec, workspace, d, (m, n, l0, l1), of.d_steps, split_k, (), of.stream, of.taken
+        spec, workspace, d, of.sizes, of.d_steps, split_k, (), of.stream, of.taken
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def start(spec: Spec, of: Arguments) -> None:
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
     parts, together = split_k * spec.config.cluster_k, spec.config.cluster_k
     k_tiles = ((k + tile_k - 1) // tile_k + parts - 1) // parts
-    out, out_steps = store_target(spec, workspace, d, (m, n, l0, l1), of.d_steps)
+    out, out_steps = store_target(spec, workspace, d, of.sizes, of.d_steps)
     order = raster(tiles_m, tiles_n, along_n, band)
     tiles = tiles_m * tiles_n * l0 * l1
     units, whole = tiles * split_k, Int32(0)
@@ -107,7 +107,7 @@ def start(spec: Spec, of: Arguments) -> None:
     if const_expr(is_tail(spec.config)):
         add_tail(spec, of, grid, tail)
     reduce_parts(
-        spec, workspace, d, (m, n, l0, l1), of.d_steps, split_k, (), of.stream, of.taken
+        spec, workspace, d, of.sizes, of.d_steps, split_k, (), of.stream, of.taken
     )  # fmt: skip
 
 

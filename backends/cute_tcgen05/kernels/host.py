@@ -35,7 +35,7 @@ __all__ = ["Spec", "example_arguments", "make_host"]
 
 def start(spec: Spec, of: Arguments) -> None:
     """Launch the copies that are needed, the product, and the reduction of split-K."""
-    d, (m, n, k, l0, l1), scales = of.addresses.d, of.sizes, of.scales
+    d, (m, n, k, *_), scales = of.addresses.d, of.sizes, of.scales
     split_k = of.parameters.split_k
     geo, config = spec.geometry, spec.config
     tiler = (*geo.mma, config.tile[2])
@@ -55,7 +55,7 @@ def start(spec: Spec, of: Arguments) -> None:
         blackwell_helpers.make_smem_layout_b(mma, tiler, spec.operands[1], config.stages),
     )
     load_a, load_b = load_atoms(spec, mma, (view_a, view_b), layouts)
-    out, out_strides = store_target(spec, partials, d, (m, n, l0, l1), of.d_steps)
+    out, out_strides = store_target(spec, partials, d, of.sizes, of.d_steps)
     store_d = load_a
     if const_expr(geo.store == "tma"):
         view_d = target_view(spec, out, of.sizes, out_strides, split_k)
@@ -78,7 +78,7 @@ def start(spec: Spec, of: Arguments) -> None:
         stream=of.stream, min_blocks_per_mp=1, use_pdl=True,
     )  # fmt: skip
     reduce_parts(
-        spec, partials, d, (m, n, l0, l1), of.d_steps, split_k, reduced_scales, of.stream, of.taken
+        spec, partials, d, of.sizes, of.d_steps, split_k, reduced_scales, of.stream, of.taken
     )  # fmt: skip
 
 

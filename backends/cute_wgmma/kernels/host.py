@@ -54,7 +54,7 @@ def start(spec: Spec, of: Arguments) -> None:
     load_a = load_atom(view_a, layout_a, (tile_m, tile_k), cn)
     loaded_b = panels_layout(spec) if spec.panels else layout_b
     load_b = load_atom(view_b, loaded_b, loads_of_b(spec), cm)
-    out, out_strides = store_target(spec, parts, d, (m, n, l0, l1), of.d_steps)
+    out, out_strides = store_target(spec, parts, d, of.sizes, of.d_steps)
     store_d = load_a
     if const_expr(geo.store == "tma"):
         deep = (depth(of.d_steps.l0, l0), depth(of.d_steps.l1, l1))
@@ -79,7 +79,7 @@ def start(spec: Spec, of: Arguments) -> None:
     )  # fmt: skip
     whole = () if spec.scale_warps else of.scales.whole  # those of blocks are in the parts already
     reduce_parts(
-        spec, parts, d, (m, n, l0, l1), of.d_steps, split_k, whole, of.stream, of.taken
+        spec, parts, d, of.sizes, of.d_steps, split_k, whole, of.stream, of.taken
     )  # fmt: skip
 
 
