@@ -33,7 +33,7 @@ __all__ = ["CuteBackend"]
 
 
 class CuteBackend(KernelBackend):
-    """A backend whose kernels are CuTe DSL, in the package `kernels` beside its own module."""
+    """A backend whose kernels are CuTe DSL, in its package `kernels`."""
 
     @abstractmethod
     def unsupported_product(self, problem: Problem, extents: Extents, target: Target) -> str | None:

@@ -156,9 +156,9 @@ def _compile(
 def _runtime_folder() -> Path:
     """Find the DSL's own runtime, of CUDA 13 where both are installed."""
     spec = find_spec("nvidia_cutlass_dsl")
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    for place in places:
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    for folder in folders:
         for name in ("cu13", "cu12"):
-            if (Path(place) / name / "lib" / "libcute_dsl_runtime.so").exists():
-                return Path(place) / name
+            if (Path(folder) / name / "lib" / "libcute_dsl_runtime.so").exists():
+                return Path(folder) / name
     raise BackendUnavailable(f"libcute_dsl_runtime.so was not found; {_INSTALL}")

@@ -41,6 +41,6 @@ class Kind:
 def kind_of(
     source: DType, result: DType, sharing: Sharing, reads: int, writes: int, *, stacked: bool
 ) -> Kind:
-    """Return the kind for rows aligned to so many bytes; 0 where neighbours lie apart."""
+    """Return the kind for rows aligned to `reads` and `writes` bytes: 0 if neighbours lie apart."""
     wide = reads >= min(OWN * source.itemsize, _WIDEST)
     return Kind(source, result, sharing, wide, writes >= OWN, stacked)

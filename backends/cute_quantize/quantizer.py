@@ -1,4 +1,4 @@
-"""From what is asked of `unigemm.quantize` to its kernel: key, compiling and launching."""
+"""From a call of `unigemm.quantize` to its kernel: key, compiling and launching."""
 
 from __future__ import annotations
 

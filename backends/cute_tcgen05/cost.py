@@ -34,7 +34,7 @@ from .geometry import (
 __all__ = ["clusters_at_once", "repacked_bytes", "usage"]
 
 #: CTAs of a cluster, and how many clusters run at once on a B200, each CTA alone on its SM: they
-#: lie within a GPC of 18 or 20 SMs, and some SMs are left over by those of four and eight.
+#: lie within a GPC of 18 or 20 SMs, and clusters of four and eight leave some SMs over.
 _CLUSTERS = {1: 148, 2: 74, 4: 34, 8: 16}
 # How much longer storing takes than by TMA: by rows of boxes; by threads, whose lanes are
 # neighbours only where D is M-major.

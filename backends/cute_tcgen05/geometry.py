@@ -14,10 +14,10 @@ boxes where it can write D, whose rows must begin and end at multiples of 16 byt
 sums do. Boxes for other rows are stored by all lanes of a warp.
 
 Where blocks of K have scales (`Problem.blocks`), a stage also holds tiles of scales (see
-`unigemm.problem.block_scales`). Each CTA of a pair holds those of its 128 rows and those of all
-columns; along K it is one tile for mxfp8, four for nvfp4. They are copied to tensor memory, where
-each stage has columns of its own, so a copy waits, as the stage does, for the products that read
-the scales before them.
+`unigemm.problem.block_scales`). Each CTA of a pair holds the scales of its 128 rows and
+of all columns; along K it is one tile for mxfp8, four for nvfp4. Tiles are copied to tensor memory,
+where each stage has columns of its own, so a copy waits, as the stage does, for the products that
+read the scales before.
 
 Where scales of blocks multiply accumulators (`Problem.scales`), each k_tile has accumulators in a
 buffer of its own, and the store warps add them up in registers: a row of the tile each thread, so
@@ -119,13 +119,13 @@ class Geometry:
     dynamic
         Whether units are requested as they are needed, not dealt beforehand.
     warps
-        Of a CTA.
+        Warps of a CTA.
     mma
         (M, N) of one instruction, over all of them.
     loaded
         Columns of B that one CTA loads.
     buffers
-        Of accumulators in tensor memory.
+        Buffers of accumulators in tensor memory.
     scales_k_tiles
         Whether the accumulators of each k_tile are scaled and added up in registers.
     slot_bytes
@@ -324,7 +324,7 @@ def instruction_word(problem: Problem, config: Config, block: int = 0) -> int:
     """Return the instruction descriptor: types, majorness, M and N (PTX ISA; nothing saturates).
 
     With scales it also says, instead of the accumulators' type, which of a row's four scales in a
-    tile are meant: those of the `block`-th instruction of a k_tile.
+    tile the `block`-th instruction of a k_tile takes.
     """
     m, n = geometry(problem, config).mma
     scales = {}

@@ -32,12 +32,12 @@ def multiply(plan: Plan, seed: int) -> None:
 
 def _case(plan: Plan, choose: random.Random, turned: bool, exact: bool) -> Case:
     problem, (m, n, k) = plan.problem, _sizes(plan)
-    a = _place(problem.a, (m, k), "mk", choose)
-    b = _place(problem.b, (k, n), "kn", choose)
+    a = _layout(problem.a, (m, k), "mk", choose)
+    b = _layout(problem.b, (k, n), "kn", choose)
     types, seed = (problem.a.dtype, problem.b.dtype), choose.randrange(2**32)
     if turned:
         a, b, types = _transposed(b), _transposed(a), types[::-1]
-    d = _place_of_d(plan, choose, turned)
+    d = _layout_of_d(plan, choose, turned)
     return Case(a, b, d, d.shape, types[0], problem.d.dtype, exact, seed, types[1])
 
 
@@ -53,7 +53,7 @@ def _multiply_scaled(plan: Plan, choose: random.Random, turned: bool, exact: boo
     if turned:  # B' is K-major where B is
         a, b, orders, units = b, a, orders[::-1], units[::-1]
         layout = "".join("n" if letter == "t" else "t" for letter in reversed(layout))
-    given = arranged(a, b, _place_of_d(plan, choose, turned), problem.d.dtype, orders=orders,
+    given = arranged(a, b, _layout_of_d(plan, choose, turned), problem.d.dtype, orders=orders,
                      layout=layout, units=units)  # fmt: skip
     unigemm.matmul(given.left, given.right, given.d, plan=plan, **given.scales)
     given.check(exact=exact)
@@ -67,8 +67,8 @@ def native(dtype: DType) -> np.dtype:
     return PAIRS if dtype is DType.FLOAT4_E2M1FN_X2 else numpy_dtype(dtype)
 
 
-def _place(kind: MatrixType, shape: tuple[int, int], names: str, choose: random.Random) -> Strided:
-    """Return where a matrix of a class lies: at multiples of its alignment, and of no more."""
+def _layout(kind: MatrixType, shape: tuple[int, int], names: str, choose: random.Random) -> Strided:
+    """Return how a matrix of a class lies: at multiples of its alignment, and of no more."""
     if kind.major == "strided":
         order = choose.choice(((0, 1), (1, 0)))
         return lay_out(shape, order, (1, 0), choose.choice((2, 3)), 1)
@@ -81,9 +81,9 @@ def _place(kind: MatrixType, shape: tuple[int, int], names: str, choose: random.
     return lay_out(shape, (along, 1 - along), (pad, 0), 1, unit if kind.alignment < 16 else 0)
 
 
-def _place_of_d(plan: Plan, choose: random.Random, turned: bool) -> Strided:
-    """Return where D lies; with `turned` as the result of B' A', whose columns are its rows."""
-    where = _place(plan.problem.d, (plan.extents.m, plan.extents.n), "mn", choose)
+def _layout_of_d(plan: Plan, choose: random.Random, turned: bool) -> Strided:
+    """Return how D lies; with `turned` as the result of B' A', whose columns are its rows."""
+    where = _layout(plan.problem.d, (plan.extents.m, plan.extents.n), "mn", choose)
     return _transposed(where) if turned else where
 
 

@@ -57,7 +57,7 @@ def test_every_offered_configuration_is_legal_and_fills_shared_memory(problem):
         assert plan.config.stages == 12 or unsupported_reason(seen, deeper, B200) is not None
 
 
-def test_a_stage_and_the_sums_are_what_their_elements_take():
+def test_a_stage_and_the_accumulators_are_what_their_elements_take():
     problem = problem_of(DType.BFLOAT16)
     for plan in plans_of(problem):
         geo = geometry(plan.config.oriented(problem), plan.config)
@@ -65,7 +65,7 @@ def test_a_stage_and_the_sums_are_what_their_elements_take():
         ctas = 2 if "pair" in plan.config.schedule else 1
         assert geo.a_bytes == m * k * 2
         assert geo.b_bytes * ctas == n * k * 2
-        size = 4 if plan.config.split_k > 1 else 2  # of what is stored: sums, or D
+        size = 4 if plan.config.split_k > 1 else 2  # of what is stored: partial sums, or D
         boxes = 4 * 2 * 32 * geo.box_columns * size  # two of each warp of 32 rows
         turned = plan.config.oriented(problem).d.major == "m"
         assert (geo.store, geo.box_columns > 0) == (("direct", False) if turned else ("tma", True))

@@ -69,7 +69,7 @@ def places_of_scales(tiles):
 
 
 @pytest.mark.parametrize("problem", random.Random(4).sample(PROBLEMS, 4), ids=str)
-def test_sums_and_scales_share_tensor_memory(problem):
+def test_accumulators_and_scales_share_tensor_memory(problem):
     widths = set()
     for plan in plans_of(problem):
         seen = plan.config.oriented(problem)
@@ -108,7 +108,7 @@ def test_scales_are_part_of_a_kernels_key_and_plain_ones_need_room():
         assert unigemm.Plan.from_json(plan.to_json()) == plan
 
 
-def test_one_buffer_of_sums_hides_no_stores():
+def test_one_buffer_of_accumulators_hides_no_stores():
     problem, extents = PROBLEMS[0], Extents(8192, 8192, 512)
     by_width = {}
     for found in BACKEND.candidates(problem, extents, B200):

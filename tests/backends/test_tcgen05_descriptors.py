@@ -58,9 +58,9 @@ def instructions(problem, m, n):
         firsts = [0] * 4 if packed else range(4)
         words = [of_scaled([native(t) for t in types], m, n, first) for first in firsts]
         return [word | turned for word in words], "mxf4nvf4" if packed else "mxf8f6f4"
-    sums = 2 if types[0] is DType.INT8 else 1
+    acc = 2 if types[0] is DType.INT8 else 1
     numbers = NUMBERS[types[0]] << 7 | NUMBERS[types[1]] << 10
-    word = sums << 4 | numbers | transposes(problem) | n // 8 << 17 | m // 16 << 24
+    word = acc << 4 | numbers | transposes(problem) | n // 8 << 17 | m // 16 << 24
     return [word] * 4, NAMES[types[0]]
 
 
@@ -71,7 +71,7 @@ def transposes(problem):
 def matrices(size, k_major, rows, start, stages):
     """Yield the descriptor of each instruction: 32 bytes of K, then the next stage.
 
-    A stage is 128 bytes of K of so many rows, of elements of `size` bytes.
+    A stage has 128 bytes of K of `rows` rows, of elements of `size` bytes.
     """
     along = 128 // size
     for at in range(start, start + stages * rows * 128, rows * 128):
@@ -86,7 +86,7 @@ def matrices(size, k_major, rows, start, stages):
             if size == 4:  # of 128 bytes, exchanged in units of 32, 4 of K at a time
                 yield word(first, far, 4 * 128, 1)
             elif width == 16:
-                yield word(first, 8 * width, far, 0)  # not swizzled: the two change places
+                yield word(first, 8 * width, far, 0)  # not swizzled: the two are exchanged
             else:
                 yield word(first, far, 8 * width, SWIZZLES[width])
 
@@ -98,7 +98,7 @@ def word(start, leading, stride, swizzle):
 
 def seen(monkeypatch, plan, seed):
     """Run a plan of one unit and return what it passes: (word, kind, CTAs), A, B."""
-    words, places = [], []
+    words, located = [], []
     decode, locate = tcgen05.instruction_of, tcgen05.matrix_of
 
     def instruction_of(*given):
@@ -106,7 +106,7 @@ def seen(monkeypatch, plan, seed):
         return decode(*given)
 
     def matrix_of(given):
-        places.append(given)
+        located.append(given)
         return locate(given)
 
     monkeypatch.setattr(tcgen05, "instruction_of", instruction_of)
@@ -114,7 +114,7 @@ def seen(monkeypatch, plan, seed):
     with device(plan.target):
         multiply(plan, seed)
     ctas = plan.config.cluster[0]
-    return words, places[:: 2 * ctas], places[ctas :: 2 * ctas]  # A of each CTA, then B of each
+    return words, located[:: 2 * ctas], located[ctas :: 2 * ctas]  # A of each CTA, then B of each
 
 
 def of_one_unit(offer):
@@ -157,7 +157,7 @@ def test_descriptors_are_those_of_the_ptx_isa(monkeypatch, offer):
     assert of_b == list(found) * parts
 
 
-def test_int8_sums_wrap_around():
+def test_int8_accumulators_wrap_around():
     # K products of 2**14 each: beyond 2**31 - 1.
     k = 2**17 + 128
     a, b = np.full((1, k), -128, np.int8), np.full((k, 32), -128, np.int8)

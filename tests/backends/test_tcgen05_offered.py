@@ -58,8 +58,8 @@ def test_an_offered_configuration_compiles_without_spills_and_multiplies_right(
         pytest.skip(missing())
     with device(plan.target, seed=offer.number, lockstep=offer.number % 4 > 0) as gpu:
         multiply(plan, offer.number)
-    launched = [asked for asked, _ in gpu.launches if asked.kernel.startswith("tcgen05")]
-    assert [asked.cluster[:2] for asked in launched] == [plan.config.cluster]
+    launched = [of for of, _ in gpu.launches if of.kernel.startswith("tcgen05")]
+    assert [of.cluster[:2] for of in launched] == [plan.config.cluster]
     assert launched[0].shared_bytes == geometry_of(plan).smem_bytes
 
 
@@ -112,7 +112,7 @@ def assert_instructions(plan: Plan, entry: Entry) -> None:
 
 
 def assert_scaled_products(plan: Plan, entry: Entry, ptx: str) -> None:
-    """The products have a third place in tensor memory, the scales, and the form of their kind."""
+    """The products read scales in tensor memory, too, and have the form of their kind."""
     sass = disassemble(Path(entry.files["kernel.cubin"]).read_bytes())
     packed, opcode = plan.problem.a.dtype is PAIRS_OF_4, opcode_of(plan)
     pair = r"\.2CTA" if "pair" in plan.config.schedule else ""

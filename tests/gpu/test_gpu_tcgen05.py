@@ -131,7 +131,7 @@ def test_results_are_bitwise_equal_from_run_to_run_over_many_units():
     b = torch.randn(4096, 8192, device="cuda").bfloat16()
     first = unigemm.matmul(a, b, backend="cute_tcgen05", deterministic=True)
     rows = first[::512].double() - a[::512].double() @ b.double()
-    assert rows.abs().max() < 2.0  # of sums of some 64
+    assert rows.abs().max() < 2.0  # of elements of some 64
     for _ in range(20):
         again = unigemm.matmul(a, b, backend="cute_tcgen05", deterministic=True)
         assert torch.equal(first, again)

@@ -60,7 +60,7 @@ class BiasGradient:
     along
         The indices that the gradient has.
     groups
-        Of the product: values that belong to none are not added.
+        The product's groups: values that belong to none are not added.
     """
 
     values: type
@@ -143,7 +143,7 @@ def launch_bias_gradient(
     grad: cutlass.Constexpr, source: Int64, steps: Steps, target: Int64, to: Steps,
     sizes: Matrices, offsets: tuple[Int64, ...], stream: cuda.CUstream,
 ) -> None:  # fmt: skip
-    """Add up values that lie at a source, and add the outcome to what is at a target.
+    """Add up the values at a source, and add the gradient to the numbers at a target.
 
     Steps are of (row, column, L0, L1); along L0 or L1 a step of 0 of the target adds up the stack.
     """
@@ -222,7 +222,7 @@ def there(
 ) -> list[tuple[Int32, Int32]]:
     """Return the rows and the columns that are added up, of a product of a stack or a group.
 
-    Of an index that the gradient has it is this one, or none where that is not of the group.
+    Along what the gradient has, it is one row or column, or none outside of the group.
     """
     found = []
     for i, name in enumerate("mn"):

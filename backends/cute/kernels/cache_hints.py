@@ -15,7 +15,7 @@ __all__ = ["cache_policy", "read_once"]
 
 # As createpolicy.fractional makes them for all of the lines (CUTLASS, TMA::CacheHintSm90).
 _EVICT_NORMAL, _EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
-# Of less the next call may find much in the L2: of H100s it has 50 MB.
+# The next call may find a smaller operand still in the L2, which has 50 MB on an H100.
 _LEAST_BYTES = 32 << 20
 
 

@@ -169,7 +169,8 @@ def wait_with(address: Any, *others: Any) -> None:
 def once_worked_out(instruction: str, address: Any, *others: Any) -> None:
     """Execute an instruction of PTX when an address and other numbers are computed.
 
-    They seem to decide whether to execute it (no address is 0); else ptxas computes them later.
+    The numbers seem to decide whether to execute it (no address is 0); else ptxas computes them
+    later.
     """
     tests = "".join(
         f"setp.eq.or.b{type(each).width} always, {{$r{i}}}, 0, always; "
@@ -341,7 +342,7 @@ def elements(fragment: cute.Tensor, first: int, count: int) -> list:
 def store_vector(
     fragment: cute.Tensor, address: Int64, left: Int32, dtype: cutlass.Constexpr
 ) -> None:
-    """Store a vector along N, or those of its elements that exist: the first `left`."""
+    """Store a vector along N, or only the first `left` elements, where D has no more."""
     count = cute.size(fragment)
     size = dtype.width // 8
     if left >= count:

@@ -66,7 +66,7 @@ class Site:
     least
         The first column that is this thread's to write; None for all.
     columns
-        Of all threads, where `extents` leave out other threads' columns; None where they do not.
+        All columns, where `extents` leave out other threads'; None where they do not.
     """
 
     extents: tuple[Int32, Int32]
@@ -83,7 +83,7 @@ class Taken(NamedTuple):
     Attributes
     ----------
     addresses, steps
-        Of its auxiliary arrays: first those that it reads, then those that it writes.
+        Auxiliary arrays: first those that it reads, then those that it writes.
     largest
         The address of the largest magnitude; empty where that is not requested.
     numbers
@@ -385,8 +385,8 @@ def cache_lines(
 ) -> None:  # fmt: skip
     """Have a warp bring a tile's part of `line_arrays` into the L1, sector by sector.
 
-    They are copied to shared memory that nobody reads, 128 bytes for each of the `most` copies: so
-    nobody waits for them, but for the last tile's.
+    Elements are copied to shared memory that nobody reads, 128 bytes for each of the `most` copies:
+    so nobody waits for a tile's copies before the next tile.
     """
     lane = cute.arch.lane_idx()
     cute.arch.inline_ptx("cp.async.wait_all;")

@@ -47,7 +47,7 @@ class Steps(NamedTuple):
 
 
 class ResultSteps(NamedTuple):
-    """`Steps` of D; or those of partial sums, with the elements between parts of K."""
+    """`Steps` of D; or of partial sums, with the elements between parts of K."""
 
     row: Int64
     column: Int64

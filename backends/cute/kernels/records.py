@@ -92,20 +92,20 @@ class Stored(NamedTuple):
 
 
 class TileOrder(NamedTuple):
-    """By what a unit's number becomes its tile, its batch and its part of K.
+    """What turns a unit's number into its tile, its batch and its part of K.
 
     Attributes
     ----------
     tiles
         The raster.
     split_k, step, l0
-        Parts of K; k_tiles from one of a part to its next; the inner extent of the stack.
+        Parts of K; how far a part's k_tiles are apart; the inner extent of the stack.
     k_tiles
-        Of all of K.
+        The k_tiles of all of K.
     rotate_m, rotate_n
         See `Parameters`.
     bounds
-        Where groups divide K, where these are; else empty.
+        The groups, where these divide K; else empty.
     """
 
     tiles: Raster
@@ -133,7 +133,7 @@ class Dealt(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """Of a CTA in its cluster: along M, along N, and along K."""
+    """A CTA's ranks in its cluster: along M, along N, and along K."""
 
     m: Int32
     n: Int32

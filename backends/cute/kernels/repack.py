@@ -45,7 +45,7 @@ from .tf32_parts import quiet, split_tf32
 UNIT = 16  # bytes that a thread writes at once
 LANES, ROWS, THREADS = 32, 8, 256  # of a block: lanes of a warp, warps, all
 GATHERED = PANELS = 4  # rows, or panels, to which a thread writes a unit each
-MOST_UNITS = 1 << 30  # that 32 bits count: those of a band
+MOST_UNITS = 1 << 30  # of a band: 32 bits count them
 GROUP = 8  # rows that one thread transposes
 _RAW = {1: Uint8, 2: Uint16, 4: Uint32}
 _Way = Literal["gather", "panels", "transpose_registers", "transpose_shared"]

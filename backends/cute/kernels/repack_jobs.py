@@ -26,9 +26,9 @@ class Bands(NamedTuple):
     Attributes
     ----------
     blocks
-        Of a band.
+        The blocks of a band.
     groups
-        Of rows, or of panels, in a band.
+        The groups of rows, or of panels, in a band.
     across
         Threads of a group.
     """
@@ -44,7 +44,7 @@ class Job(NamedTuple):
     Attributes
     ----------
     sizes, steps
-        Of the source, whose lines are those of the copy.
+        The source's, along the lines of the copy.
     source, target
         Addresses.
     pitch

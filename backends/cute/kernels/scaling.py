@@ -47,9 +47,9 @@ class Scales(NamedTuple):
     Attributes
     ----------
     whole
-        Of whole operands; of a group's where there are groups, and then of the first.
+        Scales of whole operands; with groups, the first group's.
     blocks
-        Of blocks of K.
+        Scales of blocks of K.
     group_steps
         Elements from a group's scale of A, and of B, to the next group's.
     """
@@ -71,9 +71,9 @@ def scale_of(scales: WholeScales | tuple[()]) -> Scale:
 def product_of(address_a: Any, address_b: Any, factor: Float64) -> Scale:
     """Return two numbers whose product is that of the scales.
 
-    It may be too large or too small for a float32 where what it multiplies makes up for that. So it
-    is made in float64; two float32 are above 1 then, or below: where one overflows both would. Else
-    the second is 1.
+    The product may be outside of float32's range where accumulators make up for that. So it is
+    computed in float64, and split in two, both above 1 or both below: an intermediate result
+    overflows only where the final one does. Within the range the second number is 1.
     """
     product, more = factor, Float32(1)
     if address_a != 0:

@@ -93,9 +93,9 @@ class Work(NamedTuple):
     tile_m, tile_n
         The tile, counted in tiles.
     i0, i1
-        Of the batch.
+        The batch: L0 and L1.
     part
-        Of split-K.
+        The part of split-K.
     first, step, k_tiles
         The first k_tile along K, the distance to the next, and how many there are.
     rotation

@@ -72,7 +72,7 @@ def store_box_part(
 ) -> None:  # fmt: skip
     """Store the first rows of a swizzled box by some threads, 16 bytes at a time.
 
-    `box` are its rows, columns and the bytes of an element. The other arguments are as those of
+    `box` are its rows, columns and the bytes of an element. The other arguments are as for
     `store_rows`, but that rows of D begin at whole 16 bytes.
     """
     rows, columns, size = box

@@ -52,7 +52,7 @@ class ArraySteps(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Of the array, of the result and of the scales."""
+    """Steps of the array, of the result and of the scales."""
 
     x: ArraySteps
     result: ArraySteps

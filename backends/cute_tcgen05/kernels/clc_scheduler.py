@@ -125,7 +125,7 @@ def next_answer(
 ) -> tuple[Int32, Int32]:
     """Return the slot of the next answer, and its phase.
 
-    They are those of the next buffer of accumulators where each unit has one buffer, of `ANSWERS`.
+    Where each unit has one of `ANSWERS` buffers of accumulators, both are as for the next buffer.
     """
     alike = geo.buffers == ANSWERS and not geo.scales_k_tiles
     return buffer if alike else advance(slot, phase, ANSWERS)

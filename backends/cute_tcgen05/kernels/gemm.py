@@ -21,7 +21,7 @@ The story of one CTA
 In a pair both CTAs load, and the even one's `full` counts the bytes of both; it alone multiplies,
 and what it announces reaches both. Both store the rows that they hold.
 
-In a wider cluster the tiles of a row share A, and those of a column share B: each CTA loads its
+In a wider cluster the tiles of a row share A, and the tiles of a column B: each CTA loads its
 part and sends it to all that share it, once all of them have left the stage.
 """
 
@@ -175,7 +175,7 @@ def prefetch(
 ) -> None:
     """Prefetch the first k_tiles into the L2 while the kernel before still runs; one warp.
 
-    That kernel may write them meanwhile: the L2 holds what it writes. Operands that the same launch
+    It may write the operands meanwhile: the L2 holds what it writes. Operands that the same launch
     repacks first are left out.
     """
     a, b = loads.a, loads.b
@@ -258,7 +258,7 @@ def load(
 def descriptor(matrix: cute.Tensor, ring: Ring) -> tuple[Int32, Int32]:
     """Return the words of the descriptor of an operand's first block.
 
-    The lower one, which has the address, is that from which those of all stages are counted.
+    From the lower word, which has the address, `at_stage` counts the words of all stages.
     """
     word = tcgen05.smem_descriptor_to_int(matrix[None, None, 0, 0].iterator)
     apart = cute.crd2idx((0, 0, 0, 1), matrix.layout)
@@ -273,7 +273,7 @@ class Sources(NamedTuple):
     matrices
         A and B in shared memory, each with the words of its descriptor (see `descriptor`).
     scales
-        Of blocks of K; empty without them.
+        Scales of blocks of K; empty without them.
     """
 
     matrices: tuple[tuple[cute.Tensor, tuple[Int32, Int32]], ...]
@@ -521,7 +521,7 @@ def prefetch_descriptors(
 
 @cute.jit
 def free_tensor_memory(geo: cutlass.Constexpr, held: cute.Pointer, warp: Int32) -> None:
-    """Give tensor memory back when all warps have used it; in a pair, those of both CTAs."""
+    """Give tensor memory back when all warps, in a pair of both CTAs, have used it."""
     two = geo.ctas == 2
     before_sync()
     cute.arch.sync_threads()

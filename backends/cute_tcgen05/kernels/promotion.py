@@ -40,7 +40,7 @@ class Line(NamedTuple):
 def lines_of(
     spec: Spec, scales: Scales, work: Work, sizes: tuple[Int32, Int32], thread: Int32
 ) -> tuple[Line, Line]:
-    """Return where the scales of a thread's row are, and where those of one of the tile's columns.
+    """Return the scales of a thread's row, and of one of the tile's columns.
 
     Lines behind the last one have the last one's scales.
     """

@@ -152,7 +152,7 @@ def bring_tiles(
 
 
 def first_half_tile(spec: Spec, tile_n: Int32) -> Int32:
-    """Return how many half tiles of scales lie before those of a tile's columns."""
+    """Return how many half tiles of scales lie before a tile's columns."""
     return tile_n * (spec.config.tile[1] // HALF_TILE)
 
 
