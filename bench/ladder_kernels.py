@@ -24,10 +24,10 @@ from cutlass import Float32, Int32, Int64, range_constexpr
 from bench.ladder_options import BYTES, OPTIONS, SIDE, pitch_of, smem_bytes, stripped
 from unigemm.backends.cute.kernels.device import GMEM, Divisor, select
 from unigemm.backends.cute.kernels.host_arguments import Addresses, Sizes, Steps
+from unigemm.backends.cute.kernels.records import Arguments
 from unigemm.backends.cute_simt.geometry import Geometry
 from unigemm.backends.cute_simt.geometry_operands import BANK_VECTOR
 from unigemm.backends.cute_simt.kernels import host as simt
-from unigemm.backends.cute_simt.kernels.records import Arguments
 from unigemm.planning.config import Config
 from unigemm.problem.problem import Problem
 

@@ -1,7 +1,6 @@
 """What all CuTe kernels use: the `Spec` of a kernel, vectors in memory, the order of tiles."""
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -132,17 +131,6 @@ class Spec:
             sliced=not self.problem.batch_invariant,
             problem=problem,
         )
-
-
-def example_arguments(parameters: int, more: Sequence[Any] = ()) -> list:
-    """Return arguments of a host function's types, for compiling: see `host_arguments.py`.
-
-    Four addresses, five sizes, twelve strides, `parameters`, `more`, and the stream: what
-    `CuteBackend.bind` passes.
-    """
-    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
-    wide, narrow = Int64(1), Int32(1)
-    return [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * parameters, *more, stream]
 
 
 def pinned(value: Any) -> Any:

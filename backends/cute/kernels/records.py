@@ -33,15 +33,15 @@ class Parameters(NamedTuple):
     sms
         How many CTAs run at once.
     rotate_m, rotate_n
-        Whether tiles along M, or N, begin at different k_tiles: 0 or 1.
+        Whether tiles along M, or N, begin at different k_tiles: 0 or 1; of TMA-fed kernels.
     """
 
     split_k: Int32
     along_n: Int32
     band: Int32
     sms: Int32
-    rotate_m: Int32
-    rotate_n: Int32
+    rotate_m: Int32 | None = None
+    rotate_n: Int32 | None = None
 
 
 class Arguments(NamedTuple):

@@ -17,7 +17,6 @@ from unigemm.problem.problem import MatrixType, Problem
 
 from ...common.epilogue import in_halves
 from ...common.workspace import PANEL_ROWS, aligned, panel_rows
-from . import device
 from .bias_gradients import with_bias_grads
 from .device import GMEM, Divisor, raster, select, tile_coordinates
 from .epilogue import Taken, arguments_of, parted
@@ -36,6 +35,7 @@ from .records import Arguments, Dealt, GroupOrder, Parameters, Ranks, TileOrder
 from .repack import Repack, depth, launch_repack, packed_pitch
 from .repack_jobs import Job, Lines
 
+PARAMETERS = len(Parameters._fields)
 REGISTER_ROWS = 32  # of the tallest tile that is transposed in registers
 TMA_BITS = 128  # a box begins at a multiple of 16 bytes along its lines
 ROTATIONS = 128  # different starts along K, of tiles that all read the same few rows
@@ -431,15 +431,17 @@ def repack_of(
 # -- the host function -----------------------------------------------------------------------------
 
 
-def make_host(spec: TileSpec, start: Callable[[Any, Arguments], None]) -> Callable:
+def make_host(
+    spec: Any, start: Callable[[Any, Arguments], None], parameters: int = PARAMETERS
+) -> Callable:  # fmt: skip
     """Return the function to compile: raw addresses, sizes, element strides and a stream.
 
-    `start` launches the kernels of a backend.
+    `start` launches the kernels of a backend, which has the first few `parameters` of `Parameters`.
     """
 
     @cute.jit
     def gemm(*arguments: Any) -> None:
-        of = grouped(arguments, len(Parameters._fields))
+        of = grouped(arguments, parameters)
         scales, taken = parted(spec.problem, of.more)
         scale_steps, offsets = of_groups(spec.problem, of.more)
         whole = Arguments(
@@ -447,7 +449,7 @@ def make_host(spec: TileSpec, start: Callable[[Any, Arguments], None]) -> Callab
             scales._replace(group_steps=scale_steps), of.stream, taken, offsets,
         )  # fmt: skip
 
-        def launch(spec: TileSpec, addresses: Addresses, taken: Taken) -> None:
+        def launch(spec: Any, addresses: Addresses, taken: Taken) -> None:
             start(spec, whole._replace(addresses=addresses, taken=taken))
 
         with_bias_grads(launch, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, offsets)
@@ -455,7 +457,13 @@ def make_host(spec: TileSpec, start: Callable[[Any, Arguments], None]) -> Callab
     return gemm
 
 
-def example_arguments(problem: Problem) -> list:
-    """Return arguments of the host function's types, for compiling."""
+def example_arguments(problem: Problem, parameters: int = PARAMETERS) -> list:
+    """Return arguments of the host function's types, for compiling: see `host_arguments.py`.
+
+    Four addresses, five sizes, twelve strides, the parameters, what only some problems have, and
+    the stream: what `CuteBackend.bind` passes.
+    """
     more = [*arguments_of(problem), *arguments_of_groups(problem)]
-    return device.example_arguments(len(Parameters._fields), more)
+    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
+    wide, narrow = Int64(1), Int32(1)
+    return [*[wide] * 4, *[narrow] * 5, *[wide] * 12, *[narrow] * parameters, *more, stream]

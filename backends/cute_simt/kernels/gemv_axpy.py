@@ -30,12 +30,13 @@ from ...cute.kernels.device import (
 )
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
+from ...cute.kernels.records import Arguments
 from ..geometry_gemv import axpy_lanes, few_rows_step, few_rows_threads
 from ..geometry_operands import BANK_VECTOR
 from ..schedules import WARP
 from .epilogue import store_results
 from .gemv_dot import WHOLE, Grid, iterations_of, start_kernel, unit_of_block
-from .records import Arguments, Bases, EpilogueArguments, Extents
+from .records import Bases, EpilogueArguments, Extents
 
 __all__ = ["axpy_kernel", "start"]
 

@@ -34,6 +34,7 @@ from ...cute.kernels.device import (
 )
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import ResultSteps, Steps, batch_offset
+from ...cute.kernels.records import Arguments
 from ...cute.kernels.reduction import reduce_parts, store_target
 from ..geometry_gemv import (
     dot_unroll,
@@ -46,7 +47,7 @@ from ..geometry_gemv import (
 )
 from ..schedules import WARP
 from .epilogue import store_results
-from .records import Arguments, Bases, Batch, EpilogueArguments, Extents
+from .records import Bases, Batch, EpilogueArguments, Extents
 
 __all__ = [
     "WHOLE", "Grid", "dot_kernel", "iterations_of", "start", "start_kernel", "unit_of_block",

@@ -24,13 +24,13 @@ from ...cute.kernels.grouped import (
     moved,
 )
 from ...cute.kernels.host_arguments import Steps
+from ...cute.kernels.records import Arguments
 from ..geometry import launched_smem
 from ..schedules import WARP
 from .epilogue import Destination, store_accumulators
 from .mainloop import loop_of
 from .producer import sources_of
 from .records import (
-    Arguments,
     Bases,
     Batch,
     EpilogueArguments,
@@ -60,7 +60,7 @@ def start(spec: Spec, of: Arguments) -> None:
     """Launch a CTA for each tile that there may be."""
     a, b, d, _ = of.addresses
     m, n, k, l0, _ = of.sizes
-    _, along_n, band, _ = of.parameters
+    along_n, band = of.parameters.along_n, of.parameters.band
     geo, kind = spec.geometry, spec.problem.groups
     tile_m, tile_n, _ = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n

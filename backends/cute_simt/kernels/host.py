@@ -18,20 +18,15 @@ of K or of an operand is multiplied with zeros: copies fill with zeros what lies
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import cutlass
-import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr
+from cutlass import Int32, const_expr
 
 from unigemm.problem.problem import Problem
 
-from ...cute.kernels import device
-from ...cute.kernels.bias_gradients import with_bias_grads
+from ...cute.kernels import tile_scheduler
 from ...cute.kernels.device import Divisor, raster
-from ...cute.kernels.epilogue import Taken, arguments_of, parted
-from ...cute.kernels.grouped import arguments_of_groups, of_groups
-from ...cute.kernels.host_arguments import Addresses, grouped
+from ...cute.kernels.records import Arguments
 from ...cute.kernels.reduction import reduce_parts, store_target
 from ..geometry import launched_smem
 from ..schedules import (
@@ -49,21 +44,21 @@ from . import grouped as grouped_tiles
 from .gemm import gemm_kernel
 from .persistent import persistent_kernel
 from .prepack import start_repacked
-from .records import Arguments, Bases, Extents, Grid, Parameters, Tail
+from .records import Bases, Extents, Grid, Tail
 from .remainder import start_with_remainders
 from .spec import Spec
 from .tail_split_k import add_tail
 
 __all__ = ["Spec", "example_arguments", "make_host", "start"]
 
-_PARAMETERS = len(Parameters._fields)
+_PARAMETERS = 4  # of `Parameters`: nothing rotates
 
 
 def start(spec: Spec, of: Arguments) -> None:
     """Launch the product of tiles (but for stream-K), and what adds up its parts."""
     a, b, d, workspace = of.addresses
     m, n, k, l0, l1 = of.sizes
-    split_k, along_n, band, sms = of.parameters
+    split_k, along_n, band, sms, *_ = of.parameters
     geo = spec.geometry
     tile_m, tile_n, tile_k = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
@@ -127,30 +122,9 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     if spec.config.remainder:
         launch = partial(start_with_remainders, launch, few)
 
-    @cute.jit
-    def gemm(*arguments: Any) -> None:
-        of = grouped(arguments, _PARAMETERS)
-        _, taken = parted(spec.problem, of.more)
-        offsets = of_groups(spec.problem, of.more).offsets
-
-        def product(spec: Spec, addresses: tuple[Int64, ...], taken: Taken) -> None:
-            steps = (of.a_steps, of.b_steps, of.d_steps)
-            launch(
-                spec,
-                Arguments(
-                    Addresses(*addresses), of.sizes, *steps, Parameters(*of.parameters), of.stream,
-                    taken, offsets,
-                ),
-            )  # fmt: skip
-
-        with_bias_grads(
-            product, spec, of.addresses, of.sizes, of.d_steps, of.stream, taken, offsets
-        )
-
-    return gemm
+    return tile_scheduler.make_host(spec, launch, _PARAMETERS)
 
 
 def example_arguments(problem: Problem) -> list:
     """Return arguments of the host function's types, for compiling."""
-    more = [*arguments_of(problem), *arguments_of_groups(problem)]
-    return device.example_arguments(_PARAMETERS, more)
+    return tile_scheduler.example_arguments(problem, _PARAMETERS)

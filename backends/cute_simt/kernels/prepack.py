@@ -17,10 +17,10 @@ from unigemm.problem.problem import MatrixType
 from ...common.workspace import aligned, whole
 from ...cute.kernels.device import Spec
 from ...cute.kernels.host_arguments import Addresses, Steps, transposed
+from ...cute.kernels.records import Arguments
 from ...cute.kernels.repack import Repack, depth, launch_repack
 from ...cute.kernels.repack_jobs import Job, Lines
 from ..geometry_operands import is_repacked
-from .records import Arguments
 from .tail_split_k import either
 
 __all__ = ["start_repacked"]

@@ -3,16 +3,14 @@
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from typing import NamedTuple
 
-import cuda.bindings.driver as cuda
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from ...cute.kernels.device import Divisor, Raster
 from ...cute.kernels.epilogue import Taken
-from ...cute.kernels.host_arguments import Addresses, ResultSteps, Sizes, Steps
+from ...cute.kernels.host_arguments import ResultSteps, Steps
 
 __all__ = [
-    "Arguments",
     "Barriers",
     "Bases",
     "Batch",
@@ -23,53 +21,12 @@ __all__ = [
     "KRange",
     "Origin",
     "Outputs",
-    "Parameters",
     "Stages",
     "Tail",
     "Thread",
     "Unit",
     "Units",
 ]
-
-
-# -- host ------------------------------------------------------------------------------------------
-
-
-class Parameters(NamedTuple):
-    """How a launch divides its product: parts of K, the raster's order and band, and the SMs."""
-
-    split_k: Int32
-    along_n: Int32
-    band: Int32
-    sms: Int32
-
-
-class Arguments(NamedTuple):
-    """What a product is launched with.
-
-    Attributes
-    ----------
-    addresses, sizes, a_steps, b_steps, d_steps
-        See `host_arguments`.
-    parameters
-        See `Parameters`.
-    stream
-        Where to launch.
-    taken
-        What the epilogue of a call takes: see `epilogue.parted`.
-    offsets
-        The address of the offsets of groups; empty where there are none.
-    """
-
-    addresses: Addresses
-    sizes: Sizes
-    a_steps: Steps
-    b_steps: Steps
-    d_steps: Steps
-    parameters: Parameters
-    stream: cuda.CUstream
-    taken: Taken = Taken()
-    offsets: tuple[Int64, ...] = ()
 
 
 # -- what a kernel takes ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from unigemm.problem.problem import Problem
 from ...cute.kernels.device import Spec
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import Sizes, transposed
-from .records import Arguments
+from ...cute.kernels.records import Arguments
 
 __all__ = ["start_with_remainders"]
 
@@ -55,11 +55,11 @@ def start_remainder(launch: Callable, spec: Spec, config: Config, of: Arguments)
     taken = of.taken
     if few.problem.epilogue is not None:
         taken = taken_behind(few.problem, taken, whole, config.swap_ab)
-    addresses = of.addresses._replace(a=a, b=b, d=d)
-    sizes = of.sizes._replace(m=left, n=n)
-    launch(
-        few, Arguments(addresses, sizes, a_steps, b_steps, d_steps, of.parameters, of.stream, taken)
-    )
+    own = of._replace(
+        addresses=of.addresses._replace(a=a, b=b, d=d), sizes=of.sizes._replace(m=left, n=n),
+        a_steps=a_steps, b_steps=b_steps, d_steps=d_steps, taken=taken,
+    )  # fmt: skip
+    launch(few, own)
     return of.sizes._replace(n=whole) if config.swap_ab else of.sizes._replace(m=whole)
 
 

@@ -41,6 +41,7 @@ from ...cute.kernels.device import (
 )
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import Addresses, Steps, batch_offset
+from ...cute.kernels.records import Arguments
 from ..geometry import launched_smem
 from ..geometry_operands import BANK_VECTOR
 from ..schedules import WARP, is_warp_specialized
@@ -51,7 +52,6 @@ from .mainloop_fma import fresh_accumulators
 from .mainloop_fma_consumer import sum_k_tiles
 from .producer import sources_of
 from .records import (
-    Arguments,
     Barriers,
     Batch,
     EpilogueArguments,
@@ -409,7 +409,7 @@ def clear_kernel(overlap: cutlass.Constexpr, flags: Int64, count: Int32) -> None
 def start(spec: Spec, of: Arguments) -> None:
     """Launch the product behind the kernel that lowers its flags."""
     m, n, k, l0, l1 = of.sizes
-    _, along_n, band, sms = of.parameters
+    _, along_n, band, sms, *_ = of.parameters
     geo = spec.geometry
     tile_m, tile_n, tile_k = spec.config.tile
     tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n

@@ -21,11 +21,12 @@ from unigemm.problem.matrix import MatrixType
 from ...cute.kernels.device import CUTE_TYPES, Divisor, Raster, Spec, select, wait_with
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import Steps
+from ...cute.kernels.records import Arguments
 from ...cute.kernels.reduction import add_parts
 from ..geometry_operands import BANK_VECTOR
 from ..work_split import part_bytes
 from .epilogue import Destination, store_accumulators, store_results
-from .records import Arguments, Batch, EpilogueArguments, Grid, Tail, Thread
+from .records import Batch, EpilogueArguments, Grid, Tail, Thread
 from .tile_coords import tile_origins
 
 __all__ = [

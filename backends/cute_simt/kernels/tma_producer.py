@@ -23,13 +23,14 @@ from cutlass.cute.nvgpu import cpasync
 from ...cute.kernels.cache_hints import cache_policy, read_once
 from ...cute.kernels.device import CUTE_TYPES, select
 from ...cute.kernels.host_arguments import transposed
+from ...cute.kernels.records import Arguments
 from ...cute.kernels.repack import depth
 from ...cute.kernels.tile_scheduler import advance, batched, bring
 from ..geometry_operands import OperandTile
 from ..geometry_resources import BARRIER_BYTES
 from ..schedules import SWIZZLE_ROWS, loads_two_k_tiles
 from .producer import start_all, start_k_tile
-from .records import Arguments, Barriers, Batch, Stages, Unit
+from .records import Barriers, Batch, Stages, Unit
 from .spec import Spec, stages_of
 
 __all__ = [

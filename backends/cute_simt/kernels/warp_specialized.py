@@ -22,6 +22,7 @@ from cutlass import Int32, Int64, const_expr
 
 from ...cute.kernels.epilogue import Taken
 from ...cute.kernels.host_arguments import Addresses, ResultSteps, Steps, batch_offset
+from ...cute.kernels.records import Arguments
 from ..geometry import launched_smem
 from ..schedules import WARP, has_producer_warpgroup, is_cluster_split_k, is_tail
 from .cluster_split_k import store_cluster
@@ -30,7 +31,6 @@ from .mainloop import consumer_loop_of
 from .mainloop_fma import fresh_accumulators
 from .producer import sources_of, unit_coords
 from .records import (
-    Arguments,
     Barriers,
     EpilogueArguments,
     Extents,
