@@ -298,7 +298,7 @@ def test_what_a_gpu_program_calls_takes_the_scales_that_it_has(monkeypatch, what
         lies = tuple((name, calls.layout_of(x)) for name, x in aux.items())
         form = grouped_calls.form_for(a, b, ends, (False, False))
         layouts = tuple(map(calls.layout_of, (a, b, d)))
-        call = grouped_calls._planned_call(layouts, form, options, lies, told, KEY)
+        call = calls._planned_call(layouts, options, lies, told, KEY, form)
         run(monkeypatch, gpu, call, (a, b, ends, *aux.values()), (d,))
     expected = unigemm.grouped_matmul(a, b, ends, **aux, **dict(told))  # whole numbers
     np.testing.assert_array_equal(d, expected)

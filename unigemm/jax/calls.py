@@ -55,14 +55,13 @@ __all__ = [
     "on_cpu",
     "on_cuda",
     "results_of",
-    "scales_out_of",
-    "taken",
 ]
 
 _TARGET = "unigemm_matmul"
 Result = tuple[tuple[int, ...], Any]  # shape and dtype
 Told = tuple[tuple[str, Any], ...]  # numbers and words, by name
 _SCALES = ("scale_a", "scale_b")
+_ENDS = "ends"  # of groups
 OF_K = {"a": -1, "scale_a": -1, "b": -2, "scale_b": -2}  # which dimension is along K
 
 
@@ -179,7 +178,6 @@ def on_cpu(
     `aux` are auxiliary arrays, or scales, of the names in `scales`.
     """
     results = [jax.ShapeDtypeStruct(*x) for x in results_of(a, b, options, told)]
-    result = _one_or_all(results)
     multiply = partial(_on_host, options, scales, told)
     names = ("a", "b", *scales)
     kept = {i: OF_K[name] for i, name in enumerate(names) if name in OF_K}
@@ -189,16 +187,37 @@ def on_cpu(
         pairs = {i: -1 for i, x in along.items() if x.shape[-1] == b.shape[-1]}
     # Blocks of K are counted, and pairs of columns.
     _refuse_now(multiply, a, b, *aux, *results, kept=kept, pairs=pairs, results=len(results))
+    return call_on_host(multiply, (a, b, *aux), results, "cpu", (options, scales, told))
+
+
+def call_on_host(
+    multiply: Callable[..., None], operands: tuple[Any, ...], results: list[Any], what: str,
+    options: tuple[Any, ...],
+) -> Any:  # fmt: skip
+    """Call what multiplies NumPy arrays from a program.
+
+    Parameters
+    ----------
+    multiply
+        Takes the result, or a tuple of several, and the operands.
+    operands, results
+        Their shapes and dtypes.
+    what, options
+        What decides the call beside these.
+    """
+    result = _one_or_all(results)
     # jax-tvm-ffi 0.1.3 has no complex numbers
-    if not has_ffi() or any(np.dtype(x.dtype).kind == "c" for x in (a, b, *results)):
-        return jax.pure_callback(partial(_returned, multiply, result), result, a, b, *aux)
+    if not has_ffi() or any(np.dtype(x.dtype).kind == "c" for x in (*operands[:2], *results)):
+        return jax.pure_callback(
+            partial(_returned, multiply, result), result, *operands, vmap_method="sequential"
+        )
     _register("cpu")
-    given = tuple((x.shape, np.dtype(x.dtype)) for x in (a, b, *aux, *results))
+    given = tuple((x.shape, np.dtype(x.dtype)) for x in (*operands, *results))
     call = _known(
         lambda key: Call(key, 0, partial(_on_buffers, multiply, given, len(results))),
-        "cpu", [(shape, dtype.name) for shape, dtype in given], options, scales, told,
+        what, [(shape, dtype.name) for shape, dtype in given], *options,
     )  # fmt: skip
-    return jax.ffi.ffi_call(_TARGET, result)(a, b, *aux, key=np.int64(call.key))
+    return jax.ffi.ffi_call(_TARGET, result)(*operands, key=np.int64(call.key))
 
 
 def _on_host(
@@ -276,30 +295,42 @@ def on_cuda(
     told: Told = (),
 ) -> Any:
     """Lower a product for GPUs: plan it, load its kernel on each, and call the launcher."""
-    if not has_ffi():
-        raise BackendUnavailable(
-            "unigemm.jax reaches GPUs through jax-tvm-ffi, which is not there; pip install "
-            "jax-tvm-ffi (Python 3.11 or newer, JAX 0.7.2 or newer)"
-        )
+    register_gpu()
     results = [jax.ShapeDtypeStruct(*x) for x in results_of(a, b, options, told)]
-    result = _one_or_all(results)
     if 0 in results[0].shape or a.shape[-1] == 0:
         nothing = [jnp.zeros(results[0].shape, results[0].dtype)]
         nothing += [jnp.full(x.shape, LEAST_SCALE, x.dtype) for x in results[1:]]
         return _one_or_all(nothing)
-    _register("gpu")
     layouts = tuple(map(layout_of, (a, b, *results)))
     arrays = tuple(zip(scales, map(layout_of, aux), strict=True))
     call = _known(
         partial(_planned_call, layouts, options, arrays, told),
         "cuda", layouts, options, arrays, told,
     )  # fmt: skip
-    if not call.workspace:
-        return jax.ffi.ffi_call(_TARGET, result)(a, b, *aux, key=np.int64(call.key))
-    scratch = jax.ShapeDtypeStruct((call.workspace,), jnp.uint8)
-    made = (*results, scratch)
-    found = jax.ffi.ffi_call(_TARGET, made)(a, b, *aux, key=np.int64(call.key))
-    return _one_or_all(found[:-1])
+    return call_on_gpu(call, (a, b, *aux), results)
+
+
+def register_gpu() -> None:
+    """Register what programs call on GPUs.
+
+    Raises
+    ------
+    BackendUnavailable
+        jax-tvm-ffi is not there.
+    """
+    if not has_ffi():
+        raise BackendUnavailable(
+            "unigemm.jax reaches GPUs through jax-tvm-ffi, which is not there; pip install "
+            "jax-tvm-ffi (Python 3.11 or newer, JAX 0.7.2 or newer)"
+        )
+    _register("gpu")
+
+
+def call_on_gpu(call: Call, operands: tuple[Any, ...], results: list[Any]) -> Any:
+    """Call what is planned from a program, whose scratch memory is one more result."""
+    scratch = [jax.ShapeDtypeStruct((call.workspace,), jnp.uint8)] * bool(call.workspace)
+    made = jax.ffi.ffi_call(_TARGET, (*results, *scratch))
+    return _one_or_all(made(*operands, key=np.int64(call.key))[: len(results)])
 
 
 def layout_of(x: Any) -> Layout:
@@ -332,19 +363,25 @@ def _planned_call(
     arrays: tuple[tuple[str, Layout], ...],
     told: Told,
     key: int,
+    form: Form | None = None,
 ) -> Call:
-    """Plan a product for the GPUs of this process, which are taken to be equal."""
+    """Plan a product for the GPUs of this process, which are taken to be equal.
+
+    One with a `form` is grouped: its third operand is where the groups end.
+    """
     a, b, d, *scales_of_d = layouts
     given = dict(told) | dict(arrays)
-    scales, factor = scales_out_of(given, a, b)
+    scales, factor = _scales_out_of(given, a, b, form)
     wanted = requested.Options(
         **asdict(options),
         scaled=scales.scaled,
         blocks=scales.layouts,
         granularity=scales.granularity,
+        operation="matmul" if form is None else "grouped",
     )
     wanted = requested.with_named_backend(wanted)
     requested.check_options(wanted)
+    wanted = replace(wanted, form=form)
     wanted = with_quantized_results(wanted, {"a": a.dtype, "b": b.dtype}, 0)
     wanted = with_second_pass(wanted, dict(told), on_host=False)
     sharing = wanted.quantize_out
@@ -352,8 +389,9 @@ def _planned_call(
     if given or sharing is not None:
         in_kernel = scales_of_d[0] if scales_of_d and not wanted.behind else None
         fusion = fusion_for(
-            given, (a, b, d), lambda x, name: x, None, False, on_host=False, quantized=in_kernel
-        )
+            given, (a, b, d), lambda x, name: x, None, False, on_host=False, quantized=in_kernel,
+            form=form,
+        )  # fmt: skip
         wanted = replace(wanted, epilogue=fusion.epilogue, aux=fusion.layouts)
         first = (SCALES,) if wanted.behind else ()
         more = (*first, *fusion.names), tuple(given[x] for x in fusion.numbers)
@@ -364,12 +402,14 @@ def _planned_call(
             second_pass, a=a.dtype, d=d, scales=scales_of_d[0], index=scales.taken, sharing=sharing
         )
     workspace, launchers = _launchers(gemm, wanted, behind)
-    of_call = partial(taken, scales.brought, factor, *more)
-    own = (*(name for name, _ in arrays), *(SCALES,) * len(scales_of_d))
+    steps = scales.steps if form is not None and scales.brought else ()
+    of_call = partial(_taken, scales.brought, factor, *more, steps)
+    names = *(_ENDS,) * (form is not None), *(name for name, _ in arrays)
+    own = (*names, *(SCALES,) * len(scales_of_d))
     return Call(key, workspace, partial(_on_gpu, launchers, own, of_call, bool(workspace)))
 
 
-def scales_out_of(
+def _scales_out_of(
     given: dict[str, Any], a: Layout, b: Layout, form: Form | None = None
 ) -> tuple[Scales, tuple[float, ...]]:
     """Return the scales among arrays and numbers, and the product of numbers that a launcher takes.
@@ -410,20 +450,22 @@ def _launchers(
     return workspace, launchers
 
 
-def taken(
+def _taken(
     scales: tuple[str, ...],
     factor: tuple[float, ...],
     names: tuple[str, ...],
     values: tuple[float, ...],
+    steps: tuple[int, ...],
     at: dict[str, int],
 ) -> tuple[float, ...]:
     """Return what a launcher takes behind the stream, of the addresses of arrays by name.
 
     Scales come first, with the product of those that are numbers, then the arrays and the numbers
-    of an epilogue.
+    of an epilogue, and of groups the steps of their scales and where they end.
     """
     of_scales = (at.get(name, 0) for name in scales)
-    return (*of_scales, *factor, *(at[name] for name in names), *values)
+    ends = [at[_ENDS]] if _ENDS in at else []
+    return (*of_scales, *factor, *(at[name] for name in names), *values, *steps, *ends)
 
 
 def _on_gpu(
