@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,17 +11,17 @@ import numpy as np
 from unigemm.errors import UnsupportedProblem
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.problem.problem import Precision
-from unigemm.tuning.measure_device import EXPONENTS, UNLIKELY_INTEGERS, scaled
+from unigemm.tuning.measure_device import EXPONENTS, UNLIKELY_INTEGERS, Device
 
 __all__ = ["HostDevice"]
 
 _BLAS = (DType.FLOAT32, DType.FLOAT64)
-_CHECKED_ROWS = 64  # of each matrix at most
 
 
-class HostDevice:
+class HostDevice(Device):
     """The host as a `unigemm.tuning.measure.Device`."""
 
+    _checked_rows = 64
     name = "numpy"
     baseline_name = "np.matmul"
     l2_bytes = 32 << 20  # of the last cache: input sets outgrow twice of it
@@ -30,17 +29,10 @@ class HostDevice:
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)
 
-    def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
-        """Make random numbers."""
-        *lead, rows, columns = shape
-        stored = (*lead, columns, rows) if transposed else (*lead, rows, columns)
-        count = math.prod(stored) + offset
+    def _random(self, count: int, dtype: DType) -> Any:
         if dtype is DType.FLOAT8_E8M0FNU:
-            flat = self.rng.integers(*EXPONENTS, count).astype(np.uint8).view(numpy_dtype(dtype))
-        else:
-            flat = self.rng.standard_normal(count).astype(numpy_dtype(dtype))
-        x = flat[offset:].reshape(stored)
-        return x.swapaxes(-1, -2) if transposed else x
+            return self.rng.integers(*EXPONENTS, count).astype(np.uint8).view(numpy_dtype(dtype))
+        return self.rng.standard_normal(count).astype(numpy_dtype(dtype))
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """Make an array full of NaN, or of an integer."""
@@ -89,30 +81,18 @@ class HostDevice:
         """Copy an array into another one."""
         into[...] = x
 
-    def values(self, x: Any, rows: Sequence[int] | None) -> Any:
-        """Return an array, or some rows of its matrices, in float64."""
-        return (x if rows is None else x[..., rows, :]).astype(np.float64)
+    def _wide(self, x: Any) -> Any:
+        return x.astype(np.float64)
 
-    def sums(
-        self, a: Any, b: Any, rows: Sequence[int], scales: Sequence[Any] = ()
-    ) -> tuple[Any, Any]:
-        """Return some rows of A B and of |A| |B|; not by the BLAS that made them."""
-        x, y = a[..., rows, :].astype(np.float64), b.astype(np.float64)
-        if scales:
-            wide = [scale.astype(np.float64) for scale in scales]
-            x, y = scaled(x, y, wide, (rows, a.shape[-2]), np.repeat)
-        product = "...mk,...kn->...mn"
-        return np.einsum(product, x, y), np.einsum(product, abs(x), abs(y))
+    def _on_host(self, x: Any) -> Any:
+        return x
 
-    def worst_ratio(self, a: Any, b: Any, out: Any, factor: float, rounding: float) -> float:
-        """Compare with float64, all columns of some rows; not by the BLAS that made them."""
-        rows = a.shape[-2]
-        if rows > _CHECKED_ROWS:
-            picked = self.rng.integers(0, rows, _CHECKED_ROWS)
-            picked[:2] = 0, rows - 1
-            a, out = a[..., picked, :], out[..., picked, :]
-        x, y = a.astype(np.float64), b.astype(np.float64)
-        own = a.dtype == np.float64
-        expected = np.einsum("...mk,...kn->...mn", x, y) if own else x @ y
-        bound = factor * (abs(x) @ abs(y)) + rounding * abs(expected) + 1e-30
-        return float(np.nan_to_num(abs(out - expected) / bound, nan=np.inf).max())
+    def _repeat(self, x: Any, count: int, axis: int) -> Any:
+        return np.repeat(x, count, axis)
+
+    def _has_nan(self, x: Any) -> bool:
+        return bool(np.isnan(self._wide(x)).any())
+
+    def _product(self, x: Any, y: Any, of: Any) -> Any:
+        """Multiply in float64, but not by the BLAS that made the result."""
+        return np.einsum("...mk,...kn->...mn", x, y) if of.dtype == np.float64 else x @ y

@@ -73,8 +73,8 @@ class Stopwatch:
         x = host(x)
         return (x if rows is None else x[..., rows, :]).astype(float)
 
-    def sums(self, a, b, rows, scales=()):
-        return HostDevice().sums(host(a), host(b), rows, [host(scale) for scale in scales])
+    def products(self, a, b, rows, scales=()):
+        return HostDevice().products(host(a), host(b), rows, [host(scale) for scale in scales])
 
     def synchronize(self):
         self.waited += 1

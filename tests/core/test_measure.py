@@ -350,9 +350,9 @@ def test_auxiliary_arrays_are_made_poisoned_copied_and_read(torch_device, dtype)
     torch_device.put(x, into)
     np.testing.assert_array_equal(torch_device.values(into, None), seen)
     other = torch_device.operand((4, 6), dtype, False, 0)
-    sums, sizes = torch_device.sums(x, other, (1, 4))
+    expected, sizes = torch_device.products(x, other, (1, 4))
     wide = torch_device.values(other, None)
-    np.testing.assert_allclose(sums, seen[:, [1, 4]] @ wide)
+    np.testing.assert_allclose(expected, seen[:, [1, 4]] @ wide)
     np.testing.assert_allclose(sizes, abs(seen[:, [1, 4]]) @ abs(wide))
 
 
@@ -360,7 +360,7 @@ def test_values_that_pytorch_records_gradients_of_are_read(torch_device):
     torch_device._device = "cpu"
     x = torch_device.torch.ones(3, 3, requires_grad=True)
     assert torch_device.values(x, (0, 2)).sum() == 6
-    assert torch_device.sums(x, x, (0,))[0].sum() == 9
+    assert torch_device.products(x, x, (0,))[0].sum() == 9
     into = torch_device.torch.zeros(3, 3)
     torch_device.put(x, into)
     assert not into.requires_grad
@@ -375,8 +375,8 @@ def test_cupy_reads_and_copies_what_is_beside_a_product(monkeypatch):
     monkeypatch.setattr(CupyDevice, "_on_host", lambda self, x: x)
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     np.testing.assert_array_equal(device.values(x, (0, 3)), x[[0, 3]])
-    sums, sizes = device.sums(-x, x.T, (1,))
-    np.testing.assert_array_equal(sums, -x[[1]] @ x.T)
+    expected, sizes = device.products(-x, x.T, (1,))
+    np.testing.assert_array_equal(expected, -x[[1]] @ x.T)
     np.testing.assert_array_equal(sizes, x[[1]] @ x.T)
     into = device.empty((4, 3), DType.INT8)
     assert (into == -77).all()

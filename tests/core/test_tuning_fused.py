@@ -428,11 +428,11 @@ def test_an_epilogue_of_which_bits_are_promised_is_never_measured(stopwatch, opt
 
 
 def test_what_the_measuring_itself_multiplies_is_not_measured(stopwatch, monkeypatch):
-    def sums(*given, real=stopwatch.sums):
+    def products(*given, real=stopwatch.products):
         unigemm.matmul(*given[:2], alpha=3.0)  # as under `unigemm.torch.use`
         return real(*given)
 
-    monkeypatch.setattr(stopwatch, "sums", sums)
+    monkeypatch.setattr(stopwatch, "products", products)
     with unigemm.autotuning():
         assert multiplied(stopwatch, "bias")[-1] == TILES["third"]
 

@@ -159,11 +159,13 @@ def test_products_with_scales_are_tuned(words, tmp_path, monkeypatch):
     x, y = (device.operand(each.shape, each.dtype, each is b, 0) for each in (a, b))
     with unigemm.autotuning(candidates=3, budget=0.05):
         got = unigemm.matmul(x, y, **given)  # of float32: not what was tuned above
-    sums, sizes = device.sums(x, y, range(333), () if "row" in words else tuple(given.values()))
+    expected, sizes = device.products(
+        x, y, range(333), () if "row" in words else tuple(given.values())
+    )
     if "row" in words:
         both = (given["scale_a"] * given["scale_b"]).cpu().numpy()
-        sums, sizes = sums * both, sizes * abs(both)
-    assert (abs(got.cpu().numpy() - sums) <= 2.0**-11 * sizes).all()
+        expected, sizes = expected * both, sizes * abs(both)
+    assert (abs(got.cpu().numpy() - expected) <= 2.0**-11 * sizes).all()
     tuned = read(env.own_tuning_file())
     assert {str(each.plan.problem.d.dtype) for each in tuned} == {"bfloat16", "float32"}
 

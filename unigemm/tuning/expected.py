@@ -158,7 +158,7 @@ def bounds_of(
     shape = result_shape(tuple(a.shape), tuple(b.shape))
     rows = _rows(shape, share)
     dtype = requested.dtypes["a"]
-    sums, sizes = device.sums(a, b, rows, scales if requested.of_blocks else ())
+    sums, sizes = device.products(a, b, rows, scales if requested.of_blocks else ())
     epilogue = requested.epilogue or _PLAIN
     kind = arithmetic(accumulator(dtype), requested.dtypes["out"])
     quick = any(requested.dtypes[name].itemsize < _EXACT_BYTES for name in _written(requested))

@@ -9,11 +9,10 @@ from typing import Any
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import FLOAT8, DType, numpy_dtype
 from ..problem.problem import Precision
-from .measure_device import AHEAD_CLOCKS, UNLIKELY_INTEGERS, scaled
+from .measure_device import AHEAD_CLOCKS, UNLIKELY_INTEGERS, Device
 
 __all__ = ["CupyDevice"]
 
-_CHECKED_ROWS = 256
 _SPIN = """
 extern "C" __global__ void spin(long long clocks) {
     for (long long start = clock64(); clock64() - start < clocks;) {}
@@ -34,10 +33,11 @@ class _Queue:
             call()
 
 
-class CupyDevice:
+class CupyDevice(Device):
     """A CUDA device through CuPy; see `unigemm.tuning.measure_device.Device`."""
 
     name = "cupy"
+    _checked_rows = 256
 
     def __init__(self, index: int = 0) -> None:
         import cupy
@@ -48,7 +48,7 @@ class CupyDevice:
         self.spin = cupy.RawKernel(_SPIN, "spin")
         self.l2_bytes = cupy.cuda.Device(index).attributes["L2CacheSize"]
 
-    def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
+    def _random(self, count: int, dtype: DType) -> Any:
         """Make random numbers.
 
         Raises
@@ -58,19 +58,12 @@ class CupyDevice:
         """
         if dtype in FLOAT8:
             raise UnsupportedProblem(f"{dtype} is measured with PyTorch; install it")
-        cupy = self.cupy
-        *lead, rows, columns = shape
-        stored = (*lead, columns, rows) if transposed else (*lead, rows, columns)
-        count = 1
-        for extent in stored:
-            count *= extent
         if dtype in UNLIKELY_INTEGERS:
-            values = cupy.random.randint(-128, 128, count + offset)
+            values = self.cupy.random.randint(-128, 128, count)
         else:
             wide = "f8" if dtype is DType.FLOAT64 else "f4"
-            values = cupy.random.standard_normal(count + offset, dtype=wide)
-        x = values.astype(numpy_dtype(dtype))[offset:].reshape(stored)
-        return x.swapaxes(-1, -2) if transposed else x
+            values = self.cupy.random.standard_normal(count, dtype=wide)
+        return values.astype(numpy_dtype(dtype))
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """Make an array full of NaN, or of an integer.
@@ -78,7 +71,7 @@ class CupyDevice:
         Raises
         ------
         UnsupportedProblem
-            float8, see `operand`.
+            float8, see `_random`.
         """
         if dtype in FLOAT8:
             raise UnsupportedProblem(f"{dtype} is measured with PyTorch; install it")
@@ -149,19 +142,8 @@ class CupyDevice:
         """Copy on the current stream."""
         into[...] = x
 
-    def values(self, x: Any, rows: Sequence[int] | None) -> Any:
-        """Return an array, or some rows of its matrices, in float64 as a NumPy array."""
-        return self._on_host((x if rows is None else self._rows(x, rows)).astype("f8"))
-
-    def sums(
-        self, a: Any, b: Any, rows: Sequence[int], scales: Sequence[Any] = ()
-    ) -> tuple[Any, Any]:
-        """Return some rows of A B and of |A| |B|, summed in float64, as NumPy arrays."""
-        x, y = self._rows(a, rows).astype("f8"), b.astype("f8")
-        if scales:
-            wide = [scale.astype("f8") for scale in scales]
-            x, y = scaled(x, y, wide, (rows, a.shape[-2]), self.cupy.repeat)
-        return self._on_host(x @ y), self._on_host(abs(x) @ abs(y))
+    def _wide(self, x: Any) -> Any:
+        return x.astype("f8")
 
     def _rows(self, x: Any, rows: Sequence[int]) -> Any:
         return x[..., self.cupy.asarray(rows), :]
@@ -169,18 +151,8 @@ class CupyDevice:
     def _on_host(self, x: Any) -> Any:
         return self.cupy.asnumpy(x)
 
-    def worst_ratio(self, a: Any, b: Any, out: Any, factor: float, rounding: float) -> float:
-        """Compare with float64, all columns of the first, the last and random rows."""
-        cupy = self.cupy
-        out = out.astype("f8")
-        if bool(cupy.isnan(out).any()):
-            return float("inf")
-        rows = a.shape[-2]
-        if rows > _CHECKED_ROWS:
-            picked = cupy.random.randint(0, rows, _CHECKED_ROWS)
-            picked[0], picked[1] = 0, rows - 1
-            a, out = a[..., picked, :], out[..., picked, :]
-        x, y = a.astype("f8"), b.astype("f8")
-        expected = x @ y
-        bound = factor * (abs(x) @ abs(y)) + rounding * abs(expected) + 1e-30
-        return float(cupy.nan_to_num(abs(out - expected) / bound, nan=float("inf")).max())
+    def _repeat(self, x: Any, count: int, axis: int) -> Any:
+        return self.cupy.repeat(x, count, axis)
+
+    def _has_nan(self, x: Any) -> bool:
+        return bool(self.cupy.isnan(self._wide(x)).any())

@@ -9,17 +9,16 @@ from typing import Any
 from ..errors import UnsupportedProblem
 from ..problem.dtypes import FLOAT8, DType
 from ..problem.problem import Precision
-from .measure_device import AHEAD_CLOCKS, EXPONENTS, UNLIKELY_INTEGERS, scaled
+from .measure_device import AHEAD_CLOCKS, EXPONENTS, UNLIKELY_INTEGERS, Device
 
 __all__ = ["TorchDevice"]
 
-_CHECKED_ROWS = 1024  # per matrix; larger float64 products would take too long
 
-
-class TorchDevice:
+class TorchDevice(Device):
     """A CUDA device through PyTorch; see `unigemm.tuning.measure_device.Device`."""
 
     name = "torch"
+    _checked_rows = 1024
     _device = "cuda"
 
     def __init__(self, index: int = 0) -> None:
@@ -31,26 +30,17 @@ class TorchDevice:
         self.stream = torch.cuda.Stream()
         self.l2_bytes = torch.cuda.get_device_properties(index).L2_cache_size
 
-    def operand(self, shape: tuple[int, ...], dtype: DType, transposed: bool, offset: int) -> Any:
-        """Make random numbers."""
+    def _random(self, count: int, dtype: DType) -> Any:
         torch = self.torch
-        *lead, rows, columns = shape
-        stored = (*lead, columns, rows) if transposed else (*lead, rows, columns)
-        count = 1
-        for extent in stored:
-            count *= extent
         native = getattr(torch, dtype.value)
         if dtype in UNLIKELY_INTEGERS:
-            flat = torch.randint(-128, 128, (count + offset,), dtype=native, device=self._device)
-        elif dtype is DType.FLOAT8_E8M0FNU:
+            return torch.randint(-128, 128, (count,), dtype=native, device=self._device)
+        if dtype is DType.FLOAT8_E8M0FNU:
             whole = {"dtype": torch.uint8, "device": self._device}
-            flat = torch.randint(*EXPONENTS, (count + offset,), **whole).view(native)
-        elif dtype in FLOAT8:
-            flat = torch.randn(count + offset, dtype=torch.float16, device=self._device).to(native)
-        else:
-            flat = torch.empty(count + offset, dtype=native, device=self._device).normal_()
-        x = flat[offset:].view(stored)
-        return x.transpose(-1, -2) if transposed else x
+            return torch.randint(*EXPONENTS, (count,), **whole).view(native)
+        if dtype in FLOAT8:
+            return torch.randn(count, dtype=torch.float16, device=self._device).to(native)
+        return torch.empty(count, dtype=native, device=self._device).normal_()
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """Make an array full of NaN, or of an integer."""
@@ -150,19 +140,17 @@ class TorchDevice:
         """Copy on the current stream."""
         into.copy_(x.detach())
 
-    def values(self, x: Any, rows: Sequence[int] | None) -> Any:
-        """Return an array, or some rows of its matrices, in float64 as a NumPy array."""
-        return (x if rows is None else self._rows(x, rows)).detach().double().cpu().numpy()
+    def _wide(self, x: Any) -> Any:
+        return x.detach().double()
 
-    def sums(
-        self, a: Any, b: Any, rows: Sequence[int], scales: Sequence[Any] = ()
-    ) -> tuple[Any, Any]:
-        """Return some rows of A B and of |A| |B|, summed in float64, as NumPy arrays."""
-        x, y = self._rows(a.detach(), rows).double(), b.detach().double()
-        if scales:
-            wide = [scale.detach().double() for scale in scales]
-            x, y = scaled(x, y, wide, (rows, a.shape[-2]), self.torch.repeat_interleave)
-        return (x @ y).cpu().numpy(), (x.abs() @ y.abs()).cpu().numpy()
+    def _on_host(self, x: Any) -> Any:
+        return x.cpu().numpy()
+
+    def _repeat(self, x: Any, count: int, axis: int) -> Any:
+        return self.torch.repeat_interleave(x, count, axis)
+
+    def _has_nan(self, x: Any) -> bool:
+        return bool(self.torch.isnan(x).any())
 
     def _rows(self, x: Any, rows: Sequence[int]) -> Any:
         torch = self.torch
@@ -170,24 +158,3 @@ class TorchDevice:
         if x.itemsize > 1:
             return x[..., picked, :]
         return x.view(torch.uint8)[..., picked, :].view(x.dtype)  # not all eight bits are indexed
-
-    def worst_ratio(self, a: Any, b: Any, out: Any, factor: float, rounding: float) -> float:
-        """Compare with float64, all columns of the first, the last and random rows."""
-        torch = self.torch
-        rows = a.shape[-2]
-        if bool(torch.isnan(out).any()):
-            return float("inf")
-        if rows > _CHECKED_ROWS:
-            picked = torch.randint(rows, (_CHECKED_ROWS,), device="cuda")
-            picked[0], picked[1] = 0, rows - 1
-            a, out = a[..., picked, :], out[..., picked, :]
-        y = b.double()
-        size = y.abs()
-        worst = 0.0
-        for first in range(0, a.shape[-2], 256):
-            x = a[..., first : first + 256, :].double()
-            expected = x @ y
-            bound = factor * (x.abs() @ size) + rounding * expected.abs() + 1e-30
-            error = (out[..., first : first + 256, :].double() - expected).abs()
-            worst = max(worst, float((error / bound).nan_to_num(float("inf")).max()))
-        return worst
