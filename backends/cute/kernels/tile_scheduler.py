@@ -6,19 +6,18 @@ Operands that TMA or the tensor cores cannot read where they lie are repacked in
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
-from unigemm.planning.config import Config
 from unigemm.problem.problem import MatrixType, Problem
 
 from ...common.epilogue import in_halves
 from ...common.workspace import PANEL_ROWS, aligned, panel_rows
 from .bias_gradients import with_bias_grads
-from .device import GMEM, Divisor, raster, select, tile_coordinates
+from .device import GMEM, Divisor, Spec, raster, select, tile_coordinates
 from .epilogue import Taken, arguments_of, parted
 from .grouped import (
     EXHAUSTED,
@@ -41,45 +40,33 @@ TMA_BITS = 128  # a box begins at a multiple of 16 bytes along its lines
 ROTATIONS = 128  # different starts along K, of tiles that all read the same few rows
 
 
-class TileSpec(Protocol):
-    """What is compiled into such a kernel.
-
-    Attributes
-    ----------
-    problem, config, split
-        See `device.Spec`.
-    operands
-        Types of A and B in shared memory.
-    k_major
-        Whether A and B are K-major there.
-    repacked
-        Whether A and B are copied into the workspace first.
-    panels
-        Whether the copy of B is in panels, and so in shared memory.
-    products
-        Products that make one: three where float32 is split in two.
-    early
-        Whether copies and products are launched as soon as there is room, and wait then.
-    """
+class TileSpec(Spec):
+    """What is compiled into such a kernel."""
 
     @property
-    def problem(self) -> Problem: ...  # noqa: D102
+    def k_major(self) -> tuple[bool, bool]:
+        """Whether A and B are K-major in shared memory."""
+        raise NotImplementedError
+
     @property
-    def config(self) -> Config: ...  # noqa: D102
+    def repacked(self) -> tuple[bool, bool]:
+        """Whether A and B are copied into the workspace first."""
+        raise NotImplementedError
+
     @property
-    def split(self) -> bool: ...  # noqa: D102
+    def products(self) -> int:
+        """Products that make one: three where float32 is split in two."""
+        return 1
+
     @property
-    def operands(self) -> tuple[type, type]: ...  # noqa: D102
+    def panels(self) -> bool:
+        """Whether the copy of B is in panels, and so in shared memory."""
+        return False
+
     @property
-    def k_major(self) -> tuple[bool, bool]: ...  # noqa: D102
-    @property
-    def repacked(self) -> tuple[bool, bool]: ...  # noqa: D102
-    @property
-    def panels(self) -> bool: ...  # noqa: D102
-    @property
-    def products(self) -> int: ...  # noqa: D102
-    @property
-    def early(self) -> bool: ...  # noqa: D102
+    def early(self) -> bool:
+        """Whether copies and products are launched as soon as there is room, and wait then."""
+        return False
 
 
 # -- work units ------------------------------------------------------------------------------------

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from ...cute.kernels import device
+from ...cute.kernels.tile_scheduler import TileSpec
 from ..geometry import Geometry, geometry, is_repacked, shared_major
 
 __all__ = ["Spec"]
 
 
-class Spec(device.Spec):
+class Spec(TileSpec):
     """What is compiled in, with the numbers derived from it."""
 
     @property
     def geometry(self) -> Geometry:
         """The derived numbers."""
         return geometry(self.problem, self.config)
-
-    @property
-    def products(self) -> int:
-        """Products that make one."""
-        return 1
 
     @property
     def k_major(self) -> tuple[bool, bool]:
@@ -30,13 +25,3 @@ class Spec(device.Spec):
     def repacked(self) -> tuple[bool, bool]:
         """Whether A and B are copied into the workspace first."""
         return is_repacked(self.problem, "a"), is_repacked(self.problem, "b")
-
-    @property
-    def panels(self) -> bool:
-        """Whether the copy of B is in panels: never, which was not measured."""
-        return False
-
-    @property
-    def early(self) -> bool:
-        """Whether copies and products are launched as soon as there is room: not measured."""
-        return False

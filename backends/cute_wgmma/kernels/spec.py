@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ...cute.kernels import device
 from ...cute.kernels.epilogue import line_arrays, whole_arrays
+from ...cute.kernels.tile_scheduler import TileSpec
 from ..geometry import BARRIER_BYTES, Geometry, geometry, scale_warps
 from ..geometry_operands import MMA_M, in_panels, is_repacked, products, shared_major
 
 __all__ = ["Spec"]
 
 
-class Spec(device.Spec):
+class Spec(TileSpec):
     """What is compiled in, with the numbers derived from it."""
 
     @property
