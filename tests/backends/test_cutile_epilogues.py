@@ -18,11 +18,13 @@ pytest.importorskip("cuda.tile", reason="cuda-tile is not installed")
 
 from test_cutile_kernel import ARCHS, kernels, lay_out, run, view  # noqa: F401
 from test_cutile_launch import Recorder
+from tile_machine import Array
 
 import unigemm
 from unigemm.activations import ACTIVATIONS, GRADIENTS
 from unigemm.backends.cutile.backend import BACKEND
 from unigemm.backends.cutile.candidates import scratch_bytes
+from unigemm.backends.cutile.kernels.records import TileIndex
 from unigemm.backends.cutile.launch_arguments import calls
 from unigemm.backends.numpy.epilogue import compute, rounded
 from unigemm.epilogue import traced
@@ -306,6 +308,19 @@ def test_activations_are_right_in_their_tails_and_at_their_limits(kernels, name)
     got = on_tiles(kernels, function, FAR_OUT[:, None]).ravel()
     assert got.dtype == np.float32
     checked(name, got, FAR_OUT, 2e-5)
+
+
+@pytest.mark.parametrize("ends", [(11, 14), (12, 13), (9, 16), (16, 9)])
+def test_the_largest_magnitude_is_that_of_what_lies_in_d(kernels, ends):  # noqa: F811
+    """Of the last tile of 8x8: what lies outside of D is larger."""
+    rows, columns = (end - 8 for end in ends)
+    values = np.full((8, 8), -9.0, np.float32)
+    values[:rows, :columns] = 0.5
+    values[rows - 1, columns - 1] = -3.0
+    noted = np.zeros(1, np.int32)
+    largest, at = Array(noted, 0, (1,), (1,)), TileIndex(0, 0, 1, 1)
+    kernels.note_largest(values, largest, at, (8, 8), ends)
+    assert noted.view(np.float32)[0] == 3.0
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32], ids=["int8", "int32"])
