@@ -31,12 +31,8 @@ def copied_operands(problem: Problem, tile_m: int) -> int:
 
 def repacked_bytes(problem: Problem, extents: Extents, tile_m: int) -> int:
     """Return the bytes of the operands' copies, at most."""
-    return _copied_bytes(_copied(problem, tile_m), extents, stack_of(problem))
-
-
-def _copied_bytes(copies: tuple[_Copy, ...], extents: Extents, stacked: str) -> int:
-    total = 0
-    for copy in copies:
+    total, stacked = 0, stack_of(problem)
+    for copy in _copied(problem, tile_m):
         batch = extents.batch * (extents.groups if copy.name == stacked else 1)
         rows = copy.rows(extents)
         lines, along = (rows, extents.k) if copy.along_k else (extents.k, rows)
@@ -69,14 +65,9 @@ def _copied(problem: Problem, tile_m: int) -> tuple[_Copy, ...]:
             name,
             shared_major(problem, name, tile_m) == "k",
             getattr(problem, name).dtype.itemsize,
-            _copies(problem),
+            2 if products(problem) > 1 else 1,
             name == "b" and may_panel(problem),
         )
         for name in _NAMES
         if is_repacked(problem, name, tile_m)
     )
-
-
-def _copies(problem: Problem) -> int:
-    """Return how many matrices an operand becomes that is copied."""
-    return 2 if products(problem) > 1 else 1

@@ -228,7 +228,7 @@ def derived(problem: Problem, config: Config) -> Geometry:
     boxes = _boxes(problem, config)
     repeats = ceil(m / (MMA_M * wg_m))
     accumulators = ceil(m / MMA_M) * MMA_M * n // (wg_m * wg_n * WARPGROUP)
-    promote = _promotion(problem, k)
+    promote = _PROMOTED_K // k if is_promoted(problem) else 0
     fragments = 0
     if from_registers(problem, m):
         fragments = 2 * MMA_M * repeats * SWIZZLE_BYTES // 4 // WARPGROUP
@@ -254,7 +254,7 @@ def derived(problem: Problem, config: Config) -> Geometry:
         box_pitch=boxes.pitch,
         store_buffers=boxes.buffers,
         has_epilogue=problem.epilogue is not None and not is_adding(config),
-        smem_bytes=pipeline + _spare_bytes(problem, config, boxes),
+        smem_bytes=pipeline + spare_bytes(problem, config),
         threads=WARPGROUP * (1 + consumers),
         residents=1,
         registers=_registers(consumers, 1),
@@ -308,14 +308,12 @@ def is_adding(config: Config) -> bool:
     return config.split_k * config.cluster_k * config.slice_k > 1
 
 
-def is_reducing(config: Config) -> bool:
-    """Whether the CTAs of a cluster, or slices of K, add up their accumulators."""
-    return config.cluster_k * config.slice_k > 1
-
-
 def spare_bytes(problem: Problem, config: Config) -> int:
     """Return the bytes of a CTA's shared memory but for its stages."""
-    return _spare_bytes(problem, config, _boxes(problem, config))
+    boxes, (m, _, k) = _boxes(problem, config), config.tile
+    consumers = groups_of(config.schedule) * config.warps[0] // 4 * config.warps[1] * config.slice_k
+    stored = consumers * boxes.buffers * STORE_ROWS * boxes.pitch
+    return int(spare_bytes_adding(problem, m, k)) + stored
 
 
 def spare_bytes_adding(problem: Problem, rows: Any, k_tile: Any) -> Any:
@@ -325,13 +323,6 @@ def spare_bytes_adding(problem: Problem, rows: Any, k_tile: Any) -> Any:
     """
     missing = (rows < MMA_M) * (MMA_M - rows)
     return BARRIER_BYTES + missing * k_tile * problem.a.dtype.itemsize
-
-
-def _spare_bytes(problem: Problem, config: Config, boxes: _Boxes) -> int:
-    m, _, k = config.tile
-    consumers = groups_of(config.schedule) * config.warps[0] // 4 * config.warps[1] * config.slice_k
-    stored = consumers * boxes.buffers * STORE_ROWS * boxes.pitch
-    return int(spare_bytes_adding(problem, m, k)) + stored
 
 
 class _Boxes(NamedTuple):
@@ -376,10 +367,6 @@ def store_is_direct(rows: Any, adding: Any) -> Any:
     return adding | (rows < MMA_M)
 
 
-def _promotion(problem: Problem, k_tile: int) -> int:
-    return _PROMOTED_K // k_tile if is_promoted(problem) else 0
-
-
 def _sets(promote: int, accumulators: int, fragments: int, registers: int, config: Config) -> int:
     """Return how many sets of accumulators there are: see `Geometry`.
 
@@ -393,7 +380,7 @@ def _sets(promote: int, accumulators: int, fragments: int, registers: int, confi
 
 def _other_of_sets(config: Config, sets: int) -> int:
     """Return the registers that are needed for other things than `sets` sets of accumulators."""
-    return _OTHER_OF_SETS[sets][is_reducing(config)]
+    return _OTHER_OF_SETS[sets][config.cluster_k * config.slice_k > 1]
 
 
 def box_of(store: str, columns: int, size: int) -> tuple[int, int]:

@@ -100,7 +100,7 @@ def lines_of(
     tile_m = spec.config.tile[0]
     line_of = lines_from(spec, scales, work, extents)
     found = []
-    for number in numbers_of(spec, thread):
+    for number in numbers_of(spec, sum(scales_of_sides(spec)), thread):
         both = zip(line_of(0, number), line_of(1, number - tile_m), strict=True)
         fields = (Int64(cutlass.select_(number < tile_m, *each)) for each in both)
         found.append(ScaleLine(*fields))
@@ -136,10 +136,9 @@ def lines_from(
     return line_of
 
 
-def numbers_of(spec: Spec, thread: Int32) -> list[Int32]:
-    """Return the lines of a thread; there may be one that there is not."""
-    lines, threads = scale_lines(spec.problem, *spec.config.tile[:2]), 32 * spec.scale_warps
-    return [thread + first for first in range(0, int(lines), threads)]
+def numbers_of(spec: Spec, count: int, thread: Int32) -> list[Int32]:
+    """Return a thread's numbers of `count` lines; there may be one that there is not."""
+    return [thread + first for first in range(0, count, 32 * spec.scale_warps)]
 
 
 def k_tile_at(work: Work, index: Int32) -> Int32:
@@ -155,13 +154,13 @@ def copy_k_tiles(
     work: Work, thread: Int32, stage: Int32, phase: Int32,
 ) -> tuple[Int32, Int32]:  # fmt: skip
     """Copy the scales of a unit's k_tiles; return the stage behind them."""
-    full, empty = barriers
+    (full, empty), count = barriers, const_expr(sum(scales_of_sides(spec)))
     for done in cutlass.range(work.k_tiles, unroll=1):
         k_tile = Int64(k_tile_at(work, done))
         cute.arch.mbarrier_wait(empty + stage, phase)
         for i in range_constexpr(len(lines)):
             source = lines[i].first + k_tile * lines[i].step
-            copy_scale(spec, source, slots, stage, numbers_of(spec, thread)[i])
+            copy_scale(spec, source, slots, stage, numbers_of(spec, count, thread)[i])
         cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
         stage, phase = advance(stage, phase, spec.config.stages)
     return stage, phase
@@ -192,7 +191,7 @@ def sides_of(
     """Return a thread's rows, and its columns or blocks of these."""
     found = []
     for which, count in enumerate(scales_of_sides(spec)):
-        numbers = [thread + first for first in range(0, count, 32 * spec.scale_warps)]
+        numbers = numbers_of(spec, count, thread)
         found.append(tuple((number, line_of(which, number)) for number in numbers))
     return found[0], found[1]
 
@@ -258,7 +257,7 @@ def read_k_tiles(
     """Read the scales of a unit's k_tiles, and leave them as float32, some k_tiles at a time."""
     full, empty = barriers
     at_once = const_expr(max(1, _VALUES // len(lines)))
-    count = const_expr(int(scale_lines(spec.problem, *spec.config.tile[:2])))
+    count = const_expr(sum(scales_of_sides(spec)))
     for done in cutlass.range(0, work.k_tiles, at_once, unroll=1):
         loaded = []
         for i in range_constexpr(at_once):  # all loads before the first is waited for
@@ -268,7 +267,7 @@ def read_k_tiles(
                 cute.arch.mbarrier_wait(empty + stage, phase)
                 slot = slots + stage * spec.geometry.scale_bytes
                 for x in range_constexpr(len(lines)):
-                    leave_scale(loaded[i][x], slot, numbers_of(spec, thread)[x], count)
+                    leave_scale(loaded[i][x], slot, numbers_of(spec, count, thread)[x], count)
                 cute.arch.mbarrier_arrive(full + stage)
                 stage, phase = advance(stage, phase, spec.config.stages)
     return stage, phase
