@@ -89,10 +89,6 @@ def test_no_function_takes_what_is_no_field(ask):
         ask(A, B, biass=ROW)
 
 
-def two_results(acc, s, t):
-    return acc * t, acc + s
-
-
 EVERYTHING = [
     Request(A, B),
     Request(A, B, C, bias=ROW, activation="relu"),

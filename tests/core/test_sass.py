@@ -98,7 +98,7 @@ def test_a_missingtool_names_the_package_to_install(cubin, no_packages, monkeypa
             reader(cubin)
 
 
-def testtools_on_the_path_serve_where_the_packages_are_missing(cubin, monkeypatch, request):
+def test_tools_on_the_path_serve_where_the_packages_are_missing(cubin, monkeypatch, request):
     folder = sass.tool("cuobjdump").parent
     expected, mixes = inspect_cubin(cubin), kernel_mixes(cubin)
     request.getfixturevalue("no_packages")
