@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from test_cutile import H200, gemm_of, plan_of
+from threads import in_threads
 
 from unigemm.backends.cutile import launch, toolchain
 from unigemm.backends.cutile.backend import BACKEND
@@ -110,14 +111,7 @@ def test_threads_do_not_share_what_the_driver_reads(monkeypatch):
     run = launch.launcher(
         (Call("gemm", 1, arguments_),), {"gemm": "f"}, swapped=False, overlap=True
     )
-    threads = [
-        threading.Thread(target=run, args=(start, start + 1, start + 2, 0, start))
-        for start in (10, 20)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(run, [(start, start + 1, start + 2, 0, start) for start in (10, 20)])
     assert len(set(seen)) == 2
     assert sorted((x[3], x[4]) for x in driver.launches) == [(10, [10, 11, 12]), (20, [20, 21, 22])]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-import threading
 
 import pytest
+from threads import in_threads
 
 import unigemm
 from unigemm.cache import host_code
@@ -116,20 +116,7 @@ def test_a_kernel_is_loaded_once_before_its_first_launch(driver, files):
 
 def test_a_thread_that_has_used_no_cuda_gets_the_context(driver, files):
     run = load(files)
-    errors = []
-
-    def launch():
-        try:
-            run(*arguments(files))
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=launch) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(lambda: run(*arguments(files)), [()] * 3)
     assert value(driver, "launches").value == 3
 
 

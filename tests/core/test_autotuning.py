@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
+from threads import in_threads
 
 pytest.importorskip("cupy")
 
@@ -226,11 +225,7 @@ def test_threads_that_ask_at_once_measure_once(stopwatch):
     a, b = arrays(stopwatch.driver)
     try:
         with unigemm.autotuning():
-            threads = [threading.Thread(target=unigemm.matmul, args=(a, b)) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            in_threads(unigemm.matmul, [(a, b)] * 4)
     finally:
         online._device = device
     assert len(measured) == 1

@@ -23,6 +23,7 @@ from cache_fakes import (
     worker,
 )
 from processes import output_of
+from threads import in_threads
 
 from unigemm.cache import Cache, compile_count, default_cache
 from unigemm.cache import layers as cache_module
@@ -218,18 +219,12 @@ def test_threads_compile_once_even_without_a_folder(tmp_path):
 
 def _in_threads(caches, compiler):
     start = threading.Barrier(len(caches))
-    whole = []
 
     def run(cache):
         start.wait()
-        whole.append(is_whole(cache.get_or_compile(fake_key(), compiler)))
+        return is_whole(cache.get_or_compile(fake_key(), compiler))
 
-    threads = [threading.Thread(target=run, args=(cache,)) for cache in caches]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return whole
+    return in_threads(run, [(cache,) for cache in caches])
 
 
 def test_different_kernels_do_not_wait_for_each_other(tmp_path):
@@ -243,20 +238,10 @@ def test_different_kernels_do_not_wait_for_each_other(tmp_path):
 
         return compile
 
-    entries = []
-    threads = [
-        threading.Thread(
-            target=lambda n=n: entries.append(
-                cache.get_or_compile(fake_key(n), compile_together(n))
-            )
-        )
-        for n in ("one", "two")
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(entries) == 2
+    def run(name):
+        return cache.get_or_compile(fake_key(name), compile_together(name))
+
+    assert len(in_threads(run, [("one",), ("two",)])) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from threads import in_threads
 
 import unigemm
 from unigemm.errors import BackendUnavailable, UnigemmError
@@ -105,18 +106,12 @@ def test_a_device_that_is_not_there_is_a_typed_error(pose):
 
 def test_a_thread_without_a_context_gets_the_primary_one(pose):
     driver = pose()
-    found = []
 
     def look():
-        found.append((cuda_driver.current_index(), cuda_driver.current_context()))
+        return cuda_driver.current_index(), cuda_driver.current_context()
 
     driver.contexts.current = 101
-    look()
-    threads = [threading.Thread(target=look) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = [look(), *in_threads(look, [()] * 3)]
     assert found == [(1, (1, 101)), *[(0, (0, 100))] * 3]
     assert driver.retained == 1
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import pickle
-import threading
 import weakref
 
 import numpy as np
 import pytest
+from threads import in_threads
 
 import unigemm
 from unigemm.errors import DeviceMismatch, LibraryMismatch, OverlapError, UnsupportedProblem
@@ -222,20 +222,13 @@ def test_it_keeps_no_array_and_serves_threads():
     bind.replan()
     gc.collect()
     assert [each() for each in dead] == [None] * 3
-    wrong = []
 
     def use(seed):
         a = np.random.default_rng(seed).integers(-3, 4, A.shape).astype("f4")
         for _ in range(50):
-            if not (function(a, B, bias=ROW) == a @ B + ROW).all():
-                wrong.append(seed)
+            np.testing.assert_array_equal(function(a, B, bias=ROW), a @ B + ROW)
 
-    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(use, [(seed,) for seed in range(4)])
 
 
 def test_on_a_gpu_the_kernel_is_loaded_before_the_first_call(monkeypatch, tmp_path):

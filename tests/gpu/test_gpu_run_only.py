@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
 import run_only_on_gpu
 from gpu_cases import needs_hopper
 from processes import output_of, python
+from threads import in_threads
 
 import unigemm
 
@@ -84,35 +84,26 @@ def test_many_threads_and_streams_get_right_results(backend):
     wrong = []
 
     def work(number):
-        try:
-            a = draw[number]
-            streams = [torch.cuda.Stream() for _ in range(4)]
-            outs = [torch.zeros(m, n, device="cuda", dtype=dtype) for _ in streams]
-            torch.cuda.synchronize()
-            for i in range(1000):
-                with torch.cuda.stream(streams[i % 4]):
-                    if i % 8 < 4:
-                        prepared(a, b, outs[i % 4])
-                    else:
-                        unigemm.matmul(a, b, outs[i % 4], backend=backend)
-                if i % 250 == 249:
-                    torch.cuda.synchronize()
-                    wrong.extend(
-                        (number, i)
-                        for out in outs
-                        if not torch.equal(out.double(), expected[number])
-                    )
-                    for out in outs:
-                        out.fill_(float("nan"))
-                    torch.cuda.synchronize()
-        except Exception as error:
-            wrong.append((number, error))
+        a = draw[number]
+        streams = [torch.cuda.Stream() for _ in range(4)]
+        outs = [torch.zeros(m, n, device="cuda", dtype=dtype) for _ in streams]
+        torch.cuda.synchronize()
+        for i in range(1000):
+            with torch.cuda.stream(streams[i % 4]):
+                if i % 8 < 4:
+                    prepared(a, b, outs[i % 4])
+                else:
+                    unigemm.matmul(a, b, outs[i % 4], backend=backend)
+            if i % 250 == 249:
+                torch.cuda.synchronize()
+                wrong.extend(
+                    (number, i) for out in outs if not torch.equal(out.double(), expected[number])
+                )
+                for out in outs:
+                    out.fill_(float("nan"))
+                torch.cuda.synchronize()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, [(number,) for number in range(16)])
     assert not wrong, wrong[:4]
 
 
