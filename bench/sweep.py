@@ -31,7 +31,7 @@ from unigemm.cli.sweep import lists_of
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import Target
-from unigemm.runtime.words import fused_specs
+from unigemm.runtime.words import epilogue_specs
 from unigemm.tuning.measure import Workload, best_device
 from unigemm.tuning.sweep import (
     compile_all,
@@ -79,7 +79,7 @@ def problems(args: argparse.Namespace) -> list[Workload]:
     if args.only:
         found = [work for work in found if str(work).startswith(tuple(args.only.split(",")))]
     if args.epilogue:
-        requested = [fused_specs(args.epilogue, *spec_of(work)) for work in found]
+        requested = [epilogue_specs(args.epilogue, *spec_of(work)) for work in found]
         found = [replace(x, fused=tuple(y.items())) for x, y in zip(found, requested, strict=True)]
     part, parts = map(int, args.shard.split("/"))
     return found[part::parts]

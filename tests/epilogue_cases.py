@@ -22,7 +22,8 @@ import unigemm
 from bench.host import HostDevice
 from unigemm.arrays.libraries import view
 from unigemm.problem.dtypes import DType, numpy_dtype
-from unigemm.runtime.fusion import fusion_for
+from unigemm.runtime.epilogue_arguments import traced_epilogue
+from unigemm.runtime.options import Options
 from unigemm.runtime.request import Request
 from unigemm.tuning.expected import bounds_of
 from unigemm.tuning.operands import requested_of
@@ -421,11 +422,11 @@ def _of_its_bounds(plan: Any, x: Any, y: Any, given: dict[str, Any], got: list[A
     def see(value: Any, name: str) -> Any:
         return view(value, name).layout
 
-    layouts = (see(x, "a"), see(y, "b"), None)
-    fusion = fusion_for(arguments, layouts, see, plan.problem.d.dtype, False, on_host=True)
-    requested = requested_of(plan, fusion, layouts[0].dtype, arguments)
+    a, options = see(x, "a"), Options(dtype=plan.problem.d.dtype)
+    traced = traced_epilogue(arguments, a, see(y, "b"), None, see, options, on_host=True)
+    requested = requested_of(plan, traced, a.dtype, arguments)
     written = [name for name in given if "_out" in name]
-    names = ["out", *(f"result {i + 1}" for i in range(fusion.returned)), *written]
+    names = ["out", *(f"result {i + 1}" for i in range(traced.returned)), *written]
     device = HostDevice()
     bounds = bounds_of(requested, device, x, y, arguments, [])
     return bounds.ratio(device, dict(zip(names, got, strict=True)))

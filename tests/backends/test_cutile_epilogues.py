@@ -35,7 +35,8 @@ from unigemm.planning.target import named_target
 from unigemm.problem.canonical import Layout, canonical
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.problem.epilogue import Epilogue, arithmetic, evaluate
-from unigemm.runtime.fusion import fusion_of
+from unigemm.runtime.epilogue_arguments import traced_epilogue
+from unigemm.runtime.options import Options
 from unigemm.runtime.request import Request
 
 
@@ -168,11 +169,12 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
             kind = DType.FLOAT32 if value == "written" else aux_type
             layouts[key], memories[at] = aux(value, shape, kind, rng, apart)
         given[key] = (at, value)
-    fusion = fusion_of(
-        options, (a_lay.shape, b_lay.shape), lambda _, key: layouts[key], name == "in place", out
-    )
-    arrays = list(fusion.names)
-    lays = list(fusion.layouts)
+    found = traced_epilogue(
+        options, a_lay, b_lay, None, lambda _, key: layouts[key], Options(dtype=out),
+        on_host=False, in_place=name == "in place",
+    )  # fmt: skip
+    arrays = list(found.names)
+    lays = list(found.layouts)
     for i, key in enumerate(arrays):  # a function's further results
         if key.startswith("result"):
             lays[i], memories[30 + i] = lay_out((m, n), not d_turned, batch, shared, out, 0)
@@ -185,7 +187,7 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
         d_lay,
         precision="tf32",
         scaled=scaled,
-        epilogue=fusion.epilogue,
+        epilogue=found.epilogue,
         aux=tuple(lays),
     )
     target = replace(named_target(arch), sm_count=5)
@@ -201,8 +203,8 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     native = numpy_dtype(whole.problem.accumulator)
     room = scratch_bytes(whole.problem, whole.extents, target, config) // native.itemsize
     memories[4] = np.full(room + 64, 55 if native.kind == "i" else np.nan, native)
-    numbers = tuple(np.float64(options[key]) for key in fusion.numbers)
-    largest = given["amax_out"][0] if fusion.largest else 0
+    numbers = tuple(np.float64(options[key]) for key in found.numbers)
+    largest = given["amax_out"][0] if found.largest else 0
     scales = (50 << 32, 0, 0.25) if scaled else ()
     memories |= {0: np.full(1, np.nan, np.float32), 50: np.full(1, 0.5, np.float32)}
     acc = (0.125 if scaled else 1) * np.matmul(
@@ -214,10 +216,10 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
             numbers=numbers, largest=largest << 32,
         )  # fmt: skip
     kind = arithmetic(whole.problem.accumulator, out)
-    values = compute(fusion.epilogue, kind, acc.astype(native), before, numbers)
-    ends = {"D": (fusion.epilogue.result, out, view(d_mem, d_lay))}
-    for i, step in enumerate(fusion.epilogue.stores):
-        key = arrays[len(fusion.epilogue.arrays) + i]
+    values = compute(found.epilogue, kind, acc.astype(native), before, numbers)
+    ends = {"D": (found.epilogue.result, out, view(d_mem, d_lay))}
+    for i, step in enumerate(found.epilogue.stores):
+        key = arrays[len(found.epilogue.arrays) + i]
         stored = view(memories[where[key]], layouts[key])
         ends[key] = step, layouts[key].dtype, stored
     for key, (step, type_, got) in ends.items():
@@ -229,8 +231,8 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
         np.testing.assert_allclose(
             got.astype(np.float64), wanted, rtol=tolerance, atol=atol, err_msg=key
         )
-    if fusion.largest:
-        most = np.max(np.abs(values[fusion.epilogue.largest]))
+    if found.largest:
+        most = np.max(np.abs(values[found.epilogue.largest]))
         np.testing.assert_allclose(memories[largest].view(np.float32)[0], most, rtol=1e-2)
     outside = np.ones(d_mem.shape, bool)
     view(outside, d_lay)[...] = False
@@ -248,14 +250,16 @@ def test_a_launch_passes_arrays_numbers_and_the_largest_magnitude_in_order(monke
         "amax_out": Layout((1,), (1,), DType.FLOAT32),
     }
     options = {"alpha": 2.0, "c": "full", "bias": "row", "beta": 0.5, "amax_out": "largest"}
-    fusion = fusion_of(options, ((64, 64), (64, 64)), lambda _, key: layouts[key], False)
+    found = traced_epilogue(
+        options, lay, lay, None, lambda _, key: layouts[key], Options(), on_host=False
+    )
     gemm = canonical(
         lay,
         Layout((64, 64), (1, 64), dtype, 16),
         Layout((64, 64), (64, 1), DType.BFLOAT16, 16),
         scaled=scaled,
-        epilogue=fusion.epilogue,
-        aux=fusion.layouts,
+        epilogue=found.epilogue,
+        aux=found.layouts,
     )
     target = named_target("sm_90a")
     plan = Plan("cutile", plan_of(tile=(64, 64, 64)).config, gemm.problem, gemm.extents, target)

@@ -26,7 +26,7 @@ from unigemm.errors import (
     UnsupportedProblem,
 )
 from unigemm.runtime import call as calls
-from unigemm.runtime.words import fused_specs
+from unigemm.runtime.words import epilogue_specs
 
 RNG = np.random.default_rng(44)
 TYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)
@@ -599,4 +599,4 @@ def test_the_command_line_names_epilogues_by_words():
     found = json.loads(run(app, ["plan", *sizes, "--epilogue", "bias_grad_out", "--json"]).output)
     assert [x["along"] for x in found["problem"]["epilogue"]["totalled"]] == ["n"]
     with pytest.raises(UnsupportedProblem, match="not known"):
-        fused_specs("bias,swish", *[unigemm.ArraySpec((2, 2), "float32")] * 2)
+        epilogue_specs("bias,swish", *[unigemm.ArraySpec((2, 2), "float32")] * 2)

@@ -370,7 +370,7 @@ def test_libraries_that_promote_nothing_multiply_integers_of_one_type_alone():
     ):
         named = {"a": specs[x], "b": specs[y]}
         options = Options(dtype=requested)
-        seen = with_conversion(named, options, fused=False, promotes=library.promotes)
+        seen = with_conversion(named, options, has_epilogue=False, promotes=library.promotes)
         assert seen.converted is found
 
 

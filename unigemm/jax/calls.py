@@ -31,12 +31,12 @@ from ..problem.grouped import Form
 from ..problem.quantization import LEAST_SCALE, requested_sharing
 from ..runtime import options as requested
 from ..runtime.bind import _planned
-from ..runtime.fusion import fusion_for
+from ..runtime.epilogue_arguments import traced_epilogue
 from ..runtime.loader import _each_launch
 from ..runtime.quantized_results import (
     SCALES,
     SecondPass,
-    fused_shape,
+    epilogue_shape,
     scales_layout,
     second_pass,
     with_quantized_results,
@@ -157,7 +157,7 @@ def results_of(a: Any, b: Any, options: Options, told: Told) -> tuple[Result, ..
     ShapeMismatch
         There is no such product.
     """
-    shape = fused_shape(dict(told), a.shape, b.shape)
+    shape = epilogue_shape(dict(told), a.shape, b.shape)
     results: tuple[Result, ...] = ((shape, jnp.dtype(options.dtype)),)
     if options.quantize_out is None:
         return results
@@ -387,14 +387,13 @@ def _planned_call(
     sharing = wanted.quantize_out
     more: tuple[tuple[str, ...], tuple[float, ...]] = ((), ())
     if given or sharing is not None:
-        in_kernel = scales_of_d[0] if scales_of_d and not wanted.behind else None
-        fusion = fusion_for(
-            given, (a, b, d), lambda x, name: x, None, False, on_host=False, quantized=in_kernel,
-            form=form,
+        traced = traced_epilogue(
+            given, a, b, d, lambda x, name: x, wanted, on_host=False,
+            scales=scales_of_d[0] if scales_of_d else None,
         )  # fmt: skip
-        wanted = replace(wanted, epilogue=fusion.epilogue, aux=fusion.layouts)
+        wanted = replace(wanted, epilogue=traced.epilogue, aux=traced.layouts)
         first = (SCALES,) if wanted.behind else ()
-        more = (*first, *fusion.names), tuple(given[x] for x in fusion.numbers)
+        more = (*first, *traced.names), tuple(given[x] for x in traced.numbers)
     gemm = requested.stated(a, b, requested.describe(a, b, None, wanted), wanted)
     behind = None
     if wanted.behind:
@@ -418,7 +417,7 @@ def _scales_out_of(
     """
     of_scales = {name: given.pop(name) for name in _SCALES if name in given}
     scales = scales_of(of_scales, lambda x, name: x, {"a": a, "b": b}.__getitem__, form)
-    given |= {name: of_scales[name] for name in scales.fused}
+    given |= {name: of_scales[name] for name in scales.in_epilogue}
     factor = math.prod(float(of_scales[name]) for name in scales.factors)
     return scales, (factor,) if scales.brought else ()
 

@@ -23,7 +23,7 @@ from ..problem.canonical import gated_shape, result_shape
 from ..problem.grouped import Form
 from ..problem.quantization import requested_sharing
 from ..runtime import options as of_calls
-from ..runtime.fusion import spread
+from ..runtime.epilogue_arguments import spread
 from ..runtime.scale_arguments import scales_of
 from ..support.arguments import number, shown
 from . import calls, epilogues, types
@@ -318,7 +318,7 @@ def scales_apart(
             "scales of 32 elements of K are not taken here; pass such of 128, or use unigemm.matmul"
         )
     shape = result_shape(a.shape, b.shape) if form is None else form.shape
-    for name in of_call.fused:
+    for name in of_call.in_epilogue:
         if name in arrays:
             spread(laid[name], name, shape, form)  # refuses what does not fit
     return arrays, tuple((name, x) for name, x in given.items() if name not in arrays)

@@ -37,9 +37,9 @@ from ..problem.grouped import Form
 from ..problem.overlap import refuse_self_overlap
 from ..support.log import LOG, attach, is_info, watch
 from .bound import Arrays, Bound, called, refuse_shared, taking, zeroed
-from .conversion import read_as, with_conversion
+from .conversion import with_conversion
+from .epilogue_arguments import TracedEpilogue, traced_epilogue
 from .first_call import measured
-from .fusion import Fusion, fusion_for
 from .grouped import ENDS, checking, requested_form
 from .host import _elements, host_gemm, host_product
 from .loader import _digest, _each_launch, _launcher, _loaded, _loading
@@ -47,10 +47,8 @@ from .numpy_matmul import HostProduct
 from .options import Options, _fit, blaming, check_options, describe, stated, with_named_backend
 from .quantized_results import (
     SCALES,
-    fused_shape,
     leaves_scales,
     refuse_more_results,
-    scales_layout,
     scales_of_nothing,
     scales_of_result,
     second_pass,
@@ -94,7 +92,7 @@ def bind(library: Library, request: Request) -> Bound:
     scales = scales_of(
         request.scales(), see, lambda name: library.operand(getattr(request, name), name), form
     )
-    arguments |= request.given(scales.fused)
+    arguments |= request.given(scales.in_epilogue)
     options = Options.of(request, scales, form)
     of_scales = see.operands.copy()  # and the ends of groups
     see.operands.clear()
@@ -104,16 +102,16 @@ def bind(library: Library, request: Request) -> Bound:
         options = with_quantized_results(options, kinds, len(request.results))
         vector, on_host = len(first["b"].shape) == 1, first["a"].device == HOST
         options = with_second_pass(options, arguments, on_host=on_host, vector=vector)
-    options = _converting(library, request, options, fused=bool(arguments))
-    fusion = None
+    options = _converting(library, request, options, has_epilogue=bool(arguments))
+    traced = None
     in_place = False
     if arguments or options.quantize_out is not None:
-        fusion, in_place = _fused(request, arguments, options, see)
+        traced, in_place = _traced(request, arguments, options, see)
         refuse_changed(library, see.before)
-        options = replace(options, epilogue=fusion.epilogue, aux=fusion.layouts)
+        options = replace(options, epilogue=traced.epilogue, aux=traced.layouts)
     else:
         see.before += _read(library, request)
-    later = measured(library, request, options, fusion)
+    later = measured(library, request, options, traced)
     check_options(options)
     named = request.multiplied
     hosts = {name: host_view(library, x, name) for name, x in named.items()}
@@ -128,17 +126,19 @@ def bind(library: Library, request: Request) -> Bound:
     else:
         operands = {name: library.operand(x, name) for name, x in named.items()}
         operands = _in_order(request, operands | see.operands | of_scales)
-        bound = _bound(library, operands, requested, options, fusion, scales, in_place=in_place)
+        bound = _bound(library, operands, requested, options, traced, scales, in_place=in_place)
     refuse_changed(library, see.before)
     return replace(bound, kept=False) if later else bound
 
 
-def _converting(library: Library, request: Request, options: Options, *, fused: bool) -> Options:
+def _converting(
+    library: Library, request: Request, options: Options, *, has_epilogue: bool
+) -> Options:
     """Return the options of a call with what kernels convert its operands to."""
-    if host_view(library, request.a, "a") is not None and not fused:
+    if host_view(library, request.a, "a") is not None and not has_epilogue:
         return options
     operands = {name: library.operand(x, name) for name, x in request.multiplied.items()}
-    return with_conversion(operands, options, fused=fused, promotes=library.promotes)
+    return with_conversion(operands, options, has_epilogue=has_epilogue, promotes=library.promotes)
 
 
 def _read(library: Library, request: Request) -> list[tuple[str, Any, int, Hashable]]:
@@ -156,7 +156,7 @@ def _in_order(request: Request, operands: Mapping[str, Operand]) -> dict[str, Op
 
 def _bound(
     library: Library, operands: dict[str, Operand], requested: Options, options: Options,
-    fusion: Fusion | None, scales: Scales, *, in_place: bool,
+    traced: TracedEpilogue | None, scales: Scales, *, in_place: bool,
 ) -> Bound:  # fmt: skip
     """Bind what kernels compute.
 
@@ -166,7 +166,7 @@ def _bound(
         All arrays by name, as `Arrays` has them.
     requested, options
         The call's, before and after ``UNIGEMM_BACKEND`` was read.
-    fusion, scales, in_place
+    traced, scales, in_place
         What is computed beside the product.
     """
     if options.blocks:
@@ -184,13 +184,13 @@ def _bound(
     arrays = Arrays.of(operands, in_place=in_place)
     quantized = scales_of_result(operands.get(SCALES), layout, options)
     make = library.maker(layout.shape, layout.dtype, device)
-    returned = (make,) * (0 if fusion is None else fusion.returned)
+    returned = (make,) * (0 if traced is None else traced.returned)
     if quantized is not None:
         returned = (_scales_maker(library, quantized, device, options),)
         arrays = arrays.with_zeroed(SCALES) if leaves_scales(options) else arrays
     made = _results(len(returned) if z is None else 0)
     at = {name: i for i, name in enumerate((*arrays.names, *made))} | {"": -1}
-    names = () if fusion is None else (*fusion.names, *(("amax_out",) * fusion.largest))
+    names = () if traced is None else (*traced.names, *(("amax_out",) * traced.largest))
     names = (SCALES, *names) if options.behind else names
     index = -1 if device == HOST else device.index
     empty = 0 in layout.shape
@@ -208,12 +208,12 @@ def _bound(
         options=requested,
         arrays=arrays,
         fresh=z is None,
-        takes_more=fusion is not None or bool(scales.brought) or form is not None,
+        takes_more=traced is not None or bool(scales.brought) or form is not None,
         returned=returned,
         scales=tuple(at[name] for name in scales.brought),
         factors=scales.factors,
         brought=taking([at[name] for name in names]),
-        numbers=() if fusion is None else fusion.numbers,
+        numbers=() if traced is None else traced.numbers,
         whole=options.converted in EXACT,
         **_of_groups(form, at, scales, index),
     )
@@ -286,61 +286,53 @@ def _planned_launch(
         return plan, _launcher(plan, gemm, index)
 
 
-def _fused(
+def _traced(
     request: Request, given: Mapping[str, Any], options: Options, see: _Seen
-) -> tuple[Fusion, bool]:
+) -> tuple[TracedEpilogue, bool]:
     """Return the epilogue of a call, and whether it adds to `out` in place."""
     arrays = request.arrays()
     x, y = see(request.a, "a"), see(request.b, "b")
     z = see(arrays["out"], "out") if "out" in arrays else None
     c = arrays.get("c")
     in_place = c is not None and z is not None and see.library.operand(c, "c") == z
-    own, other = read_as(x.layout, options), read_as(y.layout, options)
-    layouts = (own, other, None if z is None else z.layout)
-    on_host = x.device == HOST
-    stated_for = partial(
-        fusion_for, given, layouts, see, options.dtype, in_place, on_host=on_host,
-        form=options.form, exact=options.converted in EXACT,
+    quantizes = options.quantize_out is not None
+    traced_for = partial(
+        traced_epilogue, given, x.layout, y.layout, None if z is None else z.layout, see, options,
+        on_host=x.device == HOST, in_place=in_place,
+        scales=see(arrays[SCALES], SCALES) if quantizes and SCALES in arrays else None,
     )  # fmt: skip
-    sharing = options.quantize_out
-    if sharing is not None and not options.behind:
-        seen = see(arrays[SCALES], SCALES) if SCALES in arrays else None
-        shape = fused_shape(given, x.shape, y.shape, options.form)
-        stated_for = partial(stated_for, quantized=scales_layout(seen, shape, sharing))
-    fusion = stated_for()
-    if isinstance(options.plan, Plan) and _differ(options.plan, fusion):
-        fusion = stated_for(for_any=True)
+    traced = traced_for()
+    if isinstance(options.plan, Plan) and _differ(options.plan, traced):
+        traced = traced_for(for_any=True)
     for name, operand in see.operands.items():
         if operand.device != x.device:
             raise DeviceMismatch(f"{name} is on {operand.device} and a is on {x.device}; move it")
-    if sharing is None:
-        fusion = _with_outputs(fusion, request.results[1:], see, z, options.form)
+    if not quantizes:
+        traced = _with_outputs(traced, request.results[1:], see, z, options.form)
     elif options.behind:
-        refuse_more_results(fusion.returned)
-        if SCALES in arrays:
-            see(arrays[SCALES], SCALES)
-    return fusion, in_place and fusion.spares_out
+        refuse_more_results(traced.returned)
+    return traced, in_place and traced.spares_out
 
 
-def _differ(plan: Plan, fusion: Fusion) -> bool:
+def _differ(plan: Plan, traced: TracedEpilogue) -> bool:
     """Whether a plan's steps are others: one for any numbers has no terms left out."""
     planned = plan.problem.epilogue
-    return planned is not None and planned.steps != fusion.epilogue.steps
+    return planned is not None and planned.steps != traced.epilogue.steps
 
 
 def _with_outputs(
-    fusion: Fusion, more_out: tuple[Any, ...], see: Callable[[Any, str], Operand],
+    traced: TracedEpilogue, more_out: tuple[Any, ...], see: Callable[[Any, str], Operand],
     out: Operand | None, form: Form | None,
-) -> Fusion:  # fmt: skip
-    """Return a fusion whose further results are the caller's arrays, if these are given."""
-    if not more_out and not (fusion.returned and out is not None):
-        return fusion
-    if len(more_out) != fusion.returned:
+) -> TracedEpilogue:  # fmt: skip
+    """Return an epilogue whose further results are the caller's arrays, if these are given."""
+    if not more_out and not (traced.returned and out is not None):
+        return traced
+    if len(more_out) != traced.returned:
         raise UnsupportedProblem(
-            f"the epilogue returns {1 + fusion.returned} arrays and out has {1 + len(more_out)}; "
+            f"the epilogue returns {1 + traced.returned} arrays and out has {1 + len(more_out)}; "
             "pass a tuple of as many, or leave out="
         )
-    layouts = dict(zip(fusion.names, fusion.layouts, strict=True))
+    layouts = dict(zip(traced.names, traced.layouts, strict=True))
     for i, each in enumerate(more_out, 1):
         name = f"result {i}"
         seen = see(each, name)
@@ -355,7 +347,7 @@ def _with_outputs(
             raise UnsupportedProblem(f"out[{i}] is read-only; pass an array that may be written")
         refuse_self_overlap(f"out[{i}]", seen.shape, seen.strides)
         layouts[name] = seen.layout if form is None else form.laid(seen.layout)
-    return replace(fusion, layouts=tuple(layouts.values()))
+    return replace(traced, layouts=tuple(layouts.values()))
 
 
 def _log_pick(plan: Plan, took: object, by: tuple[str, ...]) -> None:

@@ -18,8 +18,8 @@ __all__ = [
     "MAX_BOUND",
     "Arrays",
     "Bound",
+    "Combine",
     "Copy",
-    "Finish",
     "Instead",
     "called",
     "is_shared",
@@ -90,8 +90,8 @@ class Arrays(NamedTuple):
         )
 
 
-#: See `Instead.finish`.
-Finish = Callable[[Any, Any, Sequence[Any], Mapping[str, Any]], object]
+#: See `Instead.combine`.
+Combine = Callable[[Any, Any, Sequence[Any], Mapping[str, Any]], object]
 
 
 class Copy(NamedTuple):
@@ -128,7 +128,7 @@ class Instead(NamedTuple):
     as_read
         Whether kernels convert the operands as they read them while a graph is captured that would
         not keep the copies. Else the call is refused then.
-    finish
+    combine
         Makes the call's result of a plain product. It takes the array of the result, that of the
         product, which may be the same, and the call's arrays, `out` being the third, and numbers.
     """
@@ -138,12 +138,12 @@ class Instead(NamedTuple):
     back: Callable[[Any, Any], object] | None = None
     apart: Callable[[], Any] | None = None
     as_read: bool = False
-    finish: Finish | None = None
+    combine: Combine | None = None
 
     @property
     def makes(self) -> bool:
         """Whether each call makes arrays other than its result."""
-        return bool(self.copies) or self.apart is not None or self.finish is not None
+        return bool(self.copies) or self.apart is not None or self.combine is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -49,7 +49,7 @@ def with_copied_bytes(library: Library, request: Request) -> Replaced | None:
     if not odd:
         return None
     device = device_of(library, named["a"], "a")
-    more = request.fuses or request.scales() or request.operation != "matmul"
+    more = request.has_epilogue or request.scales() or request.operation != "matmul"
     if device == HOST and not more:
         return None
     for name in odd:

@@ -111,8 +111,8 @@ def _first(request: Request) -> Any:
         if isinstance(request.a, HostView) and is_complex(library, request):
             found = call(request.having({n: native(x) for n, x in request.arrays().items()}))
             return request.out if request.out is not None else owned(found)
-    fuses = request.operation == "grouped" or request.fuses
-    if fuses and library.layout(plain(request.a), "a").shape[-1:] == (0,):
+    more = request.operation == "grouped" or request.has_epilogue
+    if more and library.layout(plain(request.a), "a").shape[-1:] == (0,):
         request = with_one(library, request)
         bound = bind_any(library, request)
     else:

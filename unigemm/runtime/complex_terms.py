@@ -17,8 +17,9 @@ from ..errors import UnsupportedDtype
 from ..problem.canonical import Layout, result_shape
 from ..problem.dtypes import COMPLEX, CONVERTED, DType
 from .complex_calls import refuse_options
-from .fusion import fusion_of
+from .epilogue_arguments import traced_epilogue
 from .instead import Replaced, views_of
+from .options import Options
 from .request import Request
 from .result_type import complex_type, device_of, plain
 
@@ -65,7 +66,7 @@ def without_terms(request: Request, layouts: Mapping[str, Layout]) -> Request:
         return replace(layouts[name], dtype=DType.FLOAT32)
 
     real = {name: 2.0 if is_complex_number(x) else x for name, x in given.items()}
-    fusion_of(real, (layouts["a"].shape, layouts["b"].shape), as_real, in_place=False)
+    traced_epilogue(real, layouts["a"], layouts["b"], None, as_real, Options(), on_host=False)
     nothing: dict[str, Any] = dict.fromkeys(TERMS)
     return request._replace(**nothing)
 
@@ -92,7 +93,7 @@ def with_terms_apart(library: Library, request: Request) -> Replaced | None:
     given = {name for name in TERMS if getattr(request, name) is not None}
     kept = tuple(name for name in ("alpha", "beta") if name in given - {*named})
 
-    def finish(to: Any, made: Any, arrays: Sequence[Any], found: Mapping[str, Any]) -> None:
+    def combine(to: Any, made: Any, arrays: Sequence[Any], found: Mapping[str, Any]) -> None:
         def term(name: str) -> Any:
             return arrays[indices[name]] if name in indices else found.get(name)
 
@@ -109,6 +110,6 @@ def with_terms_apart(library: Library, request: Request) -> Replaced | None:
         apart=make if has_out else None,
         make=make,
         scalar=not shape,
-        finish=finish,
+        combine=combine,
         numbers=kept,
     )

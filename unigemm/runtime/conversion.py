@@ -34,7 +34,7 @@ def read_as(x: Described, options: Options) -> Described:
 
 
 def with_conversion(
-    named: Mapping[str, Operand | Layout], options: Options, *, fused: bool, promotes: bool
+    named: Mapping[str, Operand | Layout], options: Options, *, has_epilogue: bool, promotes: bool
 ) -> Options:
     """Return the options of a product of kernels, with the type that its operands are converted to.
 
@@ -44,7 +44,7 @@ def with_conversion(
         The operands, and `out` if the caller brings it.
     options
         The options of the call.
-    fused
+    has_epilogue
         There is an epilogue.
     promotes
         Whether the library converts mixed types as NumPy does. Else both operands have one type.
@@ -64,7 +64,7 @@ def with_conversion(
     requested = None if options.dtype is None else parse_dtype(options.dtype)
     wanted = out.dtype if out is not None else requested
     if a.dtype in INPUTS and may_multiply(a.dtype, b.dtype):
-        offered = output_dtypes(a.dtype, epilogue=fused)
+        offered = output_dtypes(a.dtype, epilogue=has_epilogue)
         if (wanted is None or wanted in offered) and requested in (None, wanted):
             if options.casting is not None:
                 given = numpy_dtype(wanted or output_dtypes(a.dtype)[0])
@@ -78,9 +78,9 @@ def with_conversion(
     x, y, z = arrays
     assert x is not None
     assert y is not None
-    result: tuple[HostArray | None, Any] = (None, None) if fused else (z, options.dtype)
+    result: tuple[HostArray | None, Any] = (None, None) if has_epilogue else (z, options.dtype)
     product = numpy_product(x, y, *result, options.casting, promotes=promotes)
-    if fused and product is not None and parse_dtype(product.loop[0]) in EXACT:
+    if has_epilogue and product is not None and parse_dtype(product.loop[0]) in EXACT:
         # Of rounded sums the epilogue decides what D is; these become D as without one.
         product = numpy_product(x, y, z, options.dtype, options.casting, promotes=promotes)
     if product is None:
@@ -88,6 +88,6 @@ def with_conversion(
     first, second = (parse_dtype(kind) for kind in product.loop[:2])
     if first is not second or first not in CONVERTED:
         return options
-    rounded = fused and first not in EXACT
+    rounded = has_epilogue and first not in EXACT
     dtype = options.dtype if rounded else parse_dtype(product.dtype)
     return replace(options, converted=first, dtype=dtype)

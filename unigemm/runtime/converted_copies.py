@@ -52,15 +52,15 @@ def with_copies(library: Library, request: Request) -> Replaced | None:
         return None
     named = request.multiplied
     operands = {name: library.operand(x, name) for name, x in named.items()}
-    fused = bool(request.arguments())
+    has_epilogue = bool(request.arguments())
     options = Options.of(request, NO_SCALES, scaled=bool(request.scales()))
-    options = with_conversion(operands, options, fused=fused, promotes=True)
+    options = with_conversion(operands, options, has_epilogue=has_epilogue, promotes=True)
     if options.converted is None:
         return None
     check_options(options)
     options = with_named_backend(options)
     device = operands["a"].device
-    dtype = dtype_of_copies(operands, options, target_of(device), fused=fused)
+    dtype = dtype_of_copies(operands, options, target_of(device), has_epilogue=has_epilogue)
     if dtype is None or operands["b"].device != device:
         return None
     found, copies = {}, []
@@ -75,7 +75,7 @@ def with_copies(library: Library, request: Request) -> Replaced | None:
 
 
 def dtype_of_copies(
-    named: Mapping[str, Operand | Layout], options: Options, target: Target, *, fused: bool
+    named: Mapping[str, Operand | Layout], options: Options, target: Target, *, has_epilogue: bool
 ) -> DType | None:
     """Return the type that operands are copied in; None where they are converted as they are read.
 
@@ -87,7 +87,7 @@ def dtype_of_copies(
         From `with_conversion`.
     target
         Where the product is to run.
-    fused
+    has_epilogue
         There is an epilogue.
     """
     dtype = options.converted
@@ -95,7 +95,8 @@ def dtype_of_copies(
         return None
     out = named.get("out")
     wanted = options.dtype if out is None else out.dtype
-    if wanted is not None and parse_dtype(wanted) not in output_dtypes(dtype, epilogue=fused):
+    offered = output_dtypes(dtype, epilogue=has_epilogue)
+    if wanted is not None and parse_dtype(wanted) not in offered:
         return None
     if isinstance(options.plan, Plan):
         return dtype if options.plan.problem.converted is None else None

@@ -13,7 +13,7 @@ from ..support import env
 from ..support.dynamo import untraced
 
 if TYPE_CHECKING:
-    from .fusion import Fusion
+    from .epilogue_arguments import TracedEpilogue
     from .options import Options
     from .request import Request
 
@@ -45,7 +45,9 @@ def measuring(how: Measuring) -> Iterator[None]:
         _requested.remove(how)
 
 
-def measured(library: Library, request: Request, options: Options, fusion: Fusion | None) -> bool:
+def measured(
+    library: Library, request: Request, options: Options, traced: TracedEpilogue | None
+) -> bool:
     """Measure for a call that is about to be bound, where that is on.
 
     Returns
@@ -61,4 +63,4 @@ def measured(library: Library, request: Request, options: Options, fusion: Fusio
         if not env.autotune():
             return False
         how = _BY_ENVIRONMENT
-    return hooks.named(hooks.MEASURER)(library, request, options, fusion, how)
+    return hooks.named(hooks.MEASURER)(library, request, options, traced, how)

@@ -15,7 +15,7 @@ from ..arrays.library import Library, Views
 from ..arrays.operands import HOST, Device
 from ..errors import UnsupportedProblem
 from ..problem.contraction import View
-from .bound import Bound, Copy, Finish, Instead
+from .bound import Bound, Combine, Copy, Instead
 from .request import Request
 
 __all__ = [
@@ -36,12 +36,12 @@ class Replaced(NamedTuple):
     ----------
     request
         The call, of arrays that are like those that will be made; they hold nothing yet.
-    copies, back, apart, as_read, finish
+    copies, back, apart, as_read, combine
         See `unigemm.runtime.bound.Instead`.
     make, scalar
         Of a result that is not the other call's own: see `Bound`.
     numbers
-        Names of the call's numbers that `finish` takes.
+        Names of the call's numbers that `combine` takes.
     """
 
     request: Request
@@ -51,12 +51,12 @@ class Replaced(NamedTuple):
     as_read: bool = False
     make: Callable[[], Any] | None = None
     scalar: bool = False
-    finish: Finish | None = None
+    combine: Combine | None = None
     numbers: tuple[str, ...] = ()
 
     def by(self, bound: Bound) -> Instead:
         """Return what a call is bound to, its request being bound."""
-        return Instead(bound, self.copies, self.back, self.apart, self.as_read, self.finish)
+        return Instead(bound, self.copies, self.back, self.apart, self.as_read, self.combine)
 
 
 def views_of(library: Library) -> Views:
@@ -125,9 +125,9 @@ def compute_instead(
         copy = make()
         fill(copy, known[i])
         known[i], at[i] = copy, library.address(copy)
-    if instead.finish is not None:
+    if instead.combine is not None:
         run(library, instead.bound, tuple(known[:3]), at[:3], numbers, None, parts)
-        instead.finish(result, known[2], known, numbers)
+        instead.combine(result, known[2], known, numbers)
         scalar = bound.scalar and bound.fresh
         return library.scalar(result) if scalar else result
     found = run(library, instead.bound, tuple(known), at, numbers, None, parts)

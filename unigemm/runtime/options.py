@@ -108,9 +108,9 @@ def describe(
     requested = out.dtype if options.dtype is None and out is not None else options.dtype
     if options.converted is not None:
         a, b = replace(a, dtype=options.converted), replace(b, dtype=options.converted)
-    fused = options.epilogue is not None
-    if options.converted is None or (fused and options.converted not in EXACT):
-        dtype = output_dtype(requested, a, b, on_host=on_host, epilogue=fused)
+    has_epilogue = options.epilogue is not None
+    if options.converted is None or (has_epilogue and options.converted not in EXACT):
+        dtype = output_dtype(requested, a, b, on_host=on_host, epilogue=has_epilogue)
     else:  # checked by NumPy's rules
         dtype = parse_dtype(requested if out is None else out.dtype)
         refuse_result(dtype)

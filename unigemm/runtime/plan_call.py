@@ -18,20 +18,18 @@ from ..planning.select import plan_gemm, target_of
 from ..planning.target import CPU, Target, check_target, device_count, named_target
 from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
-from ..problem.dtypes import COMPLEX, EXACT, DType
+from ..problem.dtypes import COMPLEX, DType
 from .complex_calls import real_description
 from .complex_terms import TERMS, has_complex_terms, without_terms
-from .conversion import read_as, with_conversion
+from .conversion import with_conversion
 from .converted_copies import dtype_of_copies
-from .fusion import fusion_for
+from .epilogue_arguments import traced_epilogue
 from .grouped import requested_form
 from .host import host_gemm, host_product
 from .numpy_matmul import HostProduct
 from .options import Options, blaming, check_options, describe, stated, with_named_backend
 from .quantized_results import (
-    fused_shape,
     refuse_more_results,
-    scales_layout,
     with_quantized_results,
     with_second_pass,
 )
@@ -80,7 +78,7 @@ def plan_request(
         kinds = {name: described(x, name).dtype for name, x in request.multiplied.items()}
         options = with_quantized_results(options, kinds, len(request.results))
         request = request._replace(out=next(iter(request.results), None))
-    arguments = request.arguments() | request.given(scales.fused)
+    arguments = request.arguments() | request.given(scales.in_epilogue)
     return plan_call(
         request.a, request.b, request.out, options, target, arguments, keep=keep, tuned=tuned,
         here=here,
@@ -89,7 +87,7 @@ def plan_request(
 
 def _plain_product(request: Request) -> Request:
     """Return the product of which a complex call adds terms behind it; other calls as they are."""
-    if request.operation != "matmul" or not (request.fuses or request.scales()):
+    if request.operation != "matmul" or not (request.has_epilogue or request.scales()):
         return request
     named = {n: plain(x) for n, x in request.arrays().items() if n in ("a", "b", *TERMS)}
     if not has_complex_terms(request, named):
@@ -171,9 +169,9 @@ def plan_call(
     if where.is_gpu or given:
         seen = {n: described(x, n) for n, x in named.items()}
         may = all(library.promotes for library in libraries.values())
-        options = with_conversion(seen, options, fused=bool(given), promotes=may)
+        options = with_conversion(seen, options, has_epilogue=bool(given), promotes=may)
         copies = may and where.is_gpu
-        dtype = dtype_of_copies(seen, options, where, fused=bool(given)) if copies else None
+        dtype = dtype_of_copies(seen, options, where, has_epilogue=bool(given)) if copies else None
         if dtype is not None:  # the product of these is planned
             named |= {n: _copied(seen[n], dtype) for n in "ab" if seen[n].dtype is not dtype}
             options = replace(options, converted=None)
@@ -212,28 +210,16 @@ def _with_epilogue(
 ) -> Options:
     """Return the options of a call with an epilogue; an `ArraySpec` stands for any array."""
     layouts = {name: described(x, name) for name, x in named.items()}
-    out = layouts.get("out")
     in_place = "c" in given and given["c"] is named.get("out")
-    quantized = None
     vector = len(layouts["b"].shape) == 1
     options = with_second_pass(options, given, on_host=on_host, vector=vector)
-    if options.quantize_out is not None and not options.behind:
-        shape = fused_shape(given, layouts["a"].shape, layouts["b"].shape, options.form)
-        quantized = scales_layout(None, shape, options.quantize_out)
-    fusion = fusion_for(
-        given,
-        (read_as(layouts["a"], options), read_as(layouts["b"], options), out),
-        described,
-        options.dtype,
-        in_place,
-        on_host=on_host,
-        form=options.form,
-        exact=options.converted in EXACT,
-        quantized=quantized,
-    )
+    traced = traced_epilogue(
+        given, layouts["a"], layouts["b"], layouts.get("out"), described, options,
+        on_host=on_host, in_place=in_place,
+    )  # fmt: skip
     if options.behind:
-        refuse_more_results(fusion.returned)
-    return replace(options, epilogue=fusion.epilogue, aux=fusion.layouts)
+        refuse_more_results(traced.returned)
+    return replace(options, epilogue=traced.epilogue, aux=traced.layouts)
 
 
 def _plan_on_host(

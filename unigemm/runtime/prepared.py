@@ -110,7 +110,7 @@ class Prepared:
         except Exception:  # a function that nothing tells from others
             key, arrays, numbers = None, (), NONE
         requested = request
-        if request.fuses and library.layout(plain(request.a), "a").shape[-1:] == (0,):
+        if request.has_epilogue and library.layout(plain(request.a), "a").shape[-1:] == (0,):
             requested = with_one(library, request)
         bound = bind_any(library, requested)
         self.plan = bound.plan

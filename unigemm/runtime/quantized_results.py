@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SCALES",
     "SecondPass",
-    "fused_shape",
+    "epilogue_shape",
     "intermediate",
     "leaves_scales",
     "refuse_more_results",
@@ -177,7 +177,7 @@ def leaves_scales(options: Options) -> bool:
     return zeros and options.quantize_out is not None and not options.behind
 
 
-def fused_shape(
+def epilogue_shape(
     given: Mapping[str, Any], a: tuple[int, ...], b: tuple[int, ...], form: Form | None = None
 ) -> tuple[int, ...]:
     """Return the shape of the result of a product, with these arguments of an epilogue."""

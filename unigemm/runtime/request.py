@@ -93,7 +93,7 @@ class Request(NamedTuple):
         return dict(zip(("a", "b", "out"), (self.a, self.b, *self.results), strict=False))
 
     def arguments(self) -> dict[str, Any]:
-        """Return what is asked of the epilogue, those of a function by longer names.
+        """Return what is requested of the epilogue, those of a function by longer names.
 
         Raises
         ------
@@ -116,8 +116,8 @@ class Request(NamedTuple):
         return given
 
     @property
-    def fuses(self) -> bool:
-        """Whether anything is computed of the sums."""
+    def has_epilogue(self) -> bool:
+        """Whether anything is computed of the accumulators."""
         return bool(self.arguments()) or self.quantize_out is not None
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:

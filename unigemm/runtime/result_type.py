@@ -179,16 +179,16 @@ def _of_host(
 def _of_kernels(
     request: Request, a: Described, b: Described, *, on_host: bool, promotes: bool
 ) -> DType:
-    requested, fused = request.dtype, bool(request.arguments())
+    requested, has_epilogue = request.dtype, bool(request.arguments())
     if a.dtype is DType.INT8 and request.scales():  # the epilogue multiplies by them
-        requested, fused = scaled_default(a.dtype) if requested is None else requested, True
-    if any(x.dtype in COMPLEX for x in (a, b)) and (fused or not on_host):
+        requested, has_epilogue = scaled_default(a.dtype) if requested is None else requested, True
+    if any(x.dtype in COMPLEX for x in (a, b)) and (has_epilogue or not on_host):
         return _of_complex(request, a, b, promotes=promotes)
-    if fused or not on_host:  # other products that are converted there are NumPy's own
-        options = Options.of(request, NO_SCALES, scaled=not fused and bool(request.scales()))
+    if has_epilogue or not on_host:  # other products that are converted there are NumPy's own
+        options = Options.of(request, NO_SCALES, scaled=not has_epilogue and bool(request.scales()))
         named = {"a": a, "b": b}
-        options = with_conversion(named, options, fused=fused, promotes=promotes)
-        if options.converted is not None and (not fused or options.converted in EXACT):
+        options = with_conversion(named, options, has_epilogue=has_epilogue, promotes=promotes)
+        if options.converted is not None and (not has_epilogue or options.converted in EXACT):
             return parse_dtype(options.dtype)
         a, b = read_as(a, options), read_as(b, options)
-    return output_dtype(requested, a, b, on_host=on_host, epilogue=fused)
+    return output_dtype(requested, a, b, on_host=on_host, epilogue=has_epilogue)

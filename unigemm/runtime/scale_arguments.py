@@ -45,7 +45,7 @@ class Scales:
         The names of those that are numbers.
     grouped
         The operands with a scale for each group, of those of whole operands.
-    fused
+    in_epilogue
         The names of those that the epilogue multiplies sums by, which are in no other field: of
         lines, and all those of integers.
     result
@@ -56,7 +56,7 @@ class Scales:
     blocks: dict[str, tuple[str, Layout]]
     factors: tuple[str, ...]
     grouped: tuple[str, ...] = ()
-    fused: tuple[str, ...] = ()
+    in_epilogue: tuple[str, ...] = ()
     result: DType | None = None
     granularity: Granularities | None = None
 
@@ -136,7 +136,7 @@ def scales_of(
         for own, scale in given.items()
         if scale is not None and not isinstance(scale, numbers.Number)
     }
-    fused = []
+    in_epilogue = []
     shared = _of_blocks(seen, operand, form)
     whole: dict[str, float | str] = {}
     blocks: dict[str, tuple[str, Layout]] = {}
@@ -145,7 +145,7 @@ def scales_of(
     for own, scale in given.items():
         name = own.partition("[")[0]
         if isinstance(scale, numbers.Number) and of_integers:
-            fused.append(own)
+            in_epilogue.append(own)
         elif isinstance(scale, numbers.Number):
             whole[name] = number(scale, name)
             factors.append(own)
@@ -168,7 +168,7 @@ def scales_of(
                 if of_one and not of_integers:
                     whole[name] = own
                 else:
-                    fused.append(own)
+                    in_epilogue.append(own)
             else:
                 raise UnsupportedDtype(
                     f"{name} is {x.dtype} of shape {x.shape}; pass a number, float32 (one, or one "
@@ -180,13 +180,13 @@ def scales_of(
             )
     shapes = {name: seen[name].shape if name in seen else () for name in given}
     _refuse_one_of_blocks(shared, shapes)
-    _check_together(whole, blocks, fused, shared, kind, form)
+    _check_together(whole, blocks, in_epilogue, shared, kind, form)
     granularity = None
     if shared:
         a, b = (OperandScales(shared[n], blocks[n][1].dtype) for n in ("scale_a", "scale_b"))
         granularity = Granularities(a, b)
     return Scales(
-        whole, blocks, tuple(factors), tuple(of_groups), tuple(fused), scaled_default(kind),
+        whole, blocks, tuple(factors), tuple(of_groups), tuple(in_epilogue), scaled_default(kind),
         granularity,
     )  # fmt: skip
 
@@ -194,7 +194,7 @@ def scales_of(
 def _check_together(
     whole: Mapping[str, Any],
     blocks: Mapping[str, tuple[str, Layout]],
-    fused: Sequence[str],
+    in_epilogue: Sequence[str],
     shared: Mapping[str, Granularity],
     kind: DType,
     form: Form | None,
@@ -212,12 +212,12 @@ def _check_together(
             f"{said}: scales of blocks of K are of one type for both operands; pass such scales "
             "for both"
         )
-    if blocks and fused:
+    if blocks and in_epilogue:
         raise UnsupportedProblem(
-            f"{fused[0]} is beside scales of blocks; pass such scales, or pairs of them and a "
-            "number, for both operands"
+            f"{in_epilogue[0]} comes with scales of blocks; pass such scales, or pairs of them and "
+            "a number, for both operands"
         )
-    if fused and kind is not DType.INT8 and kind not in FLOAT8:
+    if in_epilogue and kind is not DType.INT8 and kind not in FLOAT8:
         raise UnsupportedProblem(
             f"scale_a and scale_b are for float8 and int8 inputs and these are {kind}; multiply "
             "the result, or an input"

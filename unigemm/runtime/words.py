@@ -18,7 +18,7 @@ __all__ = [
     "SCALES",
     "WORDS",
     "block_scaled_specs",
-    "fused_specs",
+    "epilogue_specs",
     "grouped_specs",
     "quantize_out_of",
     "request_of",
@@ -188,7 +188,7 @@ def requested_specs(
     b: ArraySpec,
     shape: tuple[int, ...] | None = None,
 ) -> dict[str, Any]:
-    """Return what an epilogue's words and those of scales name; the shape is as in `fused_specs`.
+    """Return what words of an epilogue and of scales name; the shape is as in `epilogue_specs`.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def requested_specs(
         A word is not known, or both name the same scale.
     """
     scales = _scale_specs(scale_a, scale_b, a, b)
-    found = fused_specs(epilogue, a, b, shape)
+    found = epilogue_specs(epilogue, a, b, shape)
     for name in scales.keys() & found.keys():
         raise UnsupportedProblem(
             f"{name} is a word of the epilogue and an option of its own; leave out one of them"
@@ -237,7 +237,7 @@ def _scale_specs(
     return found
 
 
-def fused_specs(
+def epilogue_specs(
     text: str | None, a: ArraySpec, b: ArraySpec, shape: tuple[int, ...] | None = None
 ) -> dict[str, Any]:
     """Return the arguments of an epilogue that words such as "bias,gelu_tanh" name.

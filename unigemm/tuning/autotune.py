@@ -169,7 +169,7 @@ def autotune(
     first = api.plan(a, b, out, **options, scale_a=scale_a, scale_b=scale_b, **groups, **fused)
     if device is None:
         device = best_device(0 if isinstance(a, ArraySpec) else max(0, view(a, "a").device.index))
-    if grouped or request.fuses or request.scales():
+    if grouped or request.has_epilogue or request.scales():
         operands = call_of(first, request).operands(device)
     else:
         operands = compact_operands(workload_of(first), device)

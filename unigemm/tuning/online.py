@@ -21,8 +21,8 @@ from ..problem.canonical import gated_shape, result_shape
 from ..problem.dtypes import DType
 from ..problem.grouped import Form
 from ..problem.quantization import scales_shape, sharing_of_result
+from ..runtime.epilogue_arguments import TracedEpilogue
 from ..runtime.first_call import Measuring, measuring
-from ..runtime.fusion import Fusion
 from ..runtime.grouped import ENDS
 from ..runtime.options import Options, with_named_backend
 from ..runtime.plan_call import plan_call
@@ -92,13 +92,17 @@ def autotuning(*, candidates: int = 8, budget: float = 0.05) -> AbstractContextM
 
 
 def tune(
-    library: Library, request: Request, options: Options, fusion: Fusion | None, how: Measuring
+    library: Library,
+    request: Request,
+    options: Options,
+    traced: TracedEpilogue | None,
+    how: Measuring,
 ) -> bool:
     """Measure for a call that is about to be bound, if it is one to measure for.
 
     Parameters
     ----------
-    library, request, options, fusion
+    library, request, options, traced
         The call, with what was described of it; the epilogue is None for none.
     how
         How much to measure.
@@ -125,7 +129,7 @@ def tune(
             on == HOST
             or on.index in VIRTUAL
             or any(len(operands[name].shape) < 2 for name in ("a", "b", "out") if name in operands)
-            or _is_refused(operands, fusion)
+            or _is_refused(operands, traced)
         ):
             return False
         if _is_recorded(library, on.index, request.stream):
@@ -133,7 +137,7 @@ def tune(
         with _measuring, library.context(on.index, None):
             _here.measures = True
             try:
-                _tune(library, request, on, options, fusion, how)
+                _tune(library, request, on, options, traced, how)
             finally:
                 _here.measures = False
     except UnsupportedProblem as error:
@@ -143,9 +147,9 @@ def tune(
     return False
 
 
-def _is_refused(operands: dict[str, Operand], fusion: Fusion | None) -> bool:
+def _is_refused(operands: dict[str, Operand], traced: TracedEpilogue | None) -> bool:
     """Whether a call will be refused, or may be: what it writes is read-only, or shared."""
-    accumulates = fusion is not None and fusion.spares_out
+    accumulates = traced is not None and traced.spares_out
     for name, x in operands.items():
         if not is_written(name):
             continue
@@ -173,8 +177,8 @@ def _is_recorded(library: Library, index: int, stream: Any) -> bool:
 
 
 def _tune(
-    library: Library, request: Request, on: ArrayDevice, options: Options, fusion: Fusion | None,
-    how: Measuring,
+    library: Library, request: Request, on: ArrayDevice, options: Options,
+    traced: TracedEpilogue | None, how: Measuring,
 ) -> None:  # fmt: skip
     a, b, out = request.a, request.b, next(iter(request.results), None)
     if plan_call(a, b, out, options, None, {}, keep=0, tuned=True).measured_us:
@@ -188,7 +192,7 @@ def _tune(
     device = _device(library, on.index)
     device.synchronize()  # the inputs may still be written, on any stream
     begin = time.monotonic()
-    operands = _measured(library, request, on, first, fusion, options.form, device)
+    operands = _measured(library, request, on, first, traced, options.form, device)
     plan = keep_fastest(first, options.backend, device, how.budget, operands)
     device.synchronize()
     LOG.info(
@@ -202,7 +206,7 @@ def _tune(
 
 
 def _measured(
-    library: Library, request: Request, on: ArrayDevice, first: Plan, fusion: Fusion | None,
+    library: Library, request: Request, on: ArrayDevice, first: Plan, traced: TracedEpilogue | None,
     form: Form | None, device: Device,
 ) -> Operands:  # fmt: skip
     """Return the call's own inputs, with memory for results that the caller does not see."""
@@ -213,8 +217,8 @@ def _measured(
         (of_device,) = (x for name in ENDS if (x := getattr(request, name)) is not None)
         ends = ends_of(request, form, device.values(of_device, None))
         groups = ends.options(of_device)
-    if fusion is not None:
-        given |= {x: scaling.pop(x) for x in (*fusion.names, *fusion.numbers) if x in scaling}
+    if traced is not None:
+        given |= {x: scaling.pop(x) for x in (*traced.names, *traced.numbers) if x in scaling}
     kind, sharing = result_type(first.problem), sharing_of_result(first.problem)
     zeroed: list[Any] = []
 
@@ -224,7 +228,7 @@ def _measured(
 
     if out is None:
         shape = result_shape(a.shape, b.shape) if form is None else form.shape
-        if fusion is not None and fusion.epilogue.gate:
+        if traced is not None and traced.epilogue.gate:
             shape = gated_shape(shape, b.shape)
         scratch = None
     else:
@@ -237,8 +241,8 @@ def _measured(
     if not more and sharing is not None:
         more = [device.empty(scales_shape(shape, sharing), DType.FLOAT32)]
     elif not more:  # the library's own, of which nothing is promised
-        more = [device.operand(shape, x, False, 1) for x in returned(fusion)]
-    in_place = fusion is not None and fusion.epilogue.in_place is not None
+        more = [device.operand(shape, x, False, 1) for x in returned(traced)]
+    in_place = traced is not None and traced.epilogue.in_place is not None
     if in_place:
         arguments["c"] = scratch
 
@@ -251,7 +255,7 @@ def _measured(
         return Arrays(a, b, result, arguments, tuple(more), scaling, groups)
 
     sets = [fresh()]
-    requested = requested_of(first, fusion, library.operand(a, "a").dtype, given)
+    requested = requested_of(first, traced, library.operand(a, "a").dtype, given)
     inputs = replace(sets[0], arguments=given)  # `c` as the caller has it
     return Operands(sets, fresh, check_of(requested, device, inputs, ends))
 

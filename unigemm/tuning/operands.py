@@ -20,11 +20,12 @@ from ..errors import ShapeMismatch, UnsupportedProblem
 from ..grouped import grouped_matmul
 from ..planning.plan import Plan
 from ..problem.canonical import MAX_ALIGNMENT, gated_shape, result_shape
-from ..problem.dtypes import EXACT, DType
+from ..problem.dtypes import DType
 from ..problem.problem import Problem
 from ..problem.quantization import scales_shape, sharing_of_result
-from ..runtime.fusion import Fusion, fusion_for
+from ..runtime.epilogue_arguments import TracedEpilogue, traced_epilogue
 from ..runtime.grouped import requested_form
+from ..runtime.options import Options
 from ..runtime.quantized_results import SCALES
 from ..runtime.request import PREFIX, Request
 from ..runtime.scale_arguments import scales_of
@@ -169,7 +170,7 @@ def check_of(
 
 
 def requested_of(
-    plan: Plan, fusion: Fusion | None, a: DType, given: Mapping[str, Any]
+    plan: Plan, traced: TracedEpilogue | None, a: DType, given: Mapping[str, Any]
 ) -> Requested:
     """Return what a call computes, in rows and columns as the caller sees them.
 
@@ -177,7 +178,7 @@ def requested_of(
     ----------
     plan
         A plan for the call.
-    fusion
+    traced
         The epilogue; None for none.
     a
         The type of the first operand.
@@ -191,13 +192,13 @@ def requested_of(
     sharing = sharing_of_result(problem)
     between = problem.d.dtype if problem.quantized_rows else DType.FLOAT32
     requested = Requested(None, (), (), dtypes, problem.precision, of_blocks, sharing, between)
-    if fusion is None:
+    if traced is None:
         return requested
-    dtypes |= {name: x.dtype for name, x in zip(fusion.names, fusion.layouts, strict=True)}
-    numbers = tuple(number(given[name], name) for name in fusion.numbers)
-    in_kernel = fusion.epilogue.quantized  # whose scales come last
-    names = fusion.names[:-1] if in_kernel else fusion.names
-    return replace(requested, epilogue=fusion.epilogue, names=names, numbers=numbers, dtypes=dtypes)
+    dtypes |= {name: x.dtype for name, x in zip(traced.names, traced.layouts, strict=True)}
+    numbers = tuple(number(given[name], name) for name in traced.numbers)
+    in_kernel = traced.epilogue.quantized  # whose scales come last
+    names = traced.names[:-1] if in_kernel else traced.names
+    return replace(requested, epilogue=traced.epilogue, names=names, numbers=numbers, dtypes=dtypes)
 
 
 def result_type(problem: Problem) -> DType:
@@ -227,7 +228,7 @@ class Call:
         Those of the epilogue; `c` is `out` itself where it is accumulated in place.
     scaling
         As in `Arrays`.
-    fusion
+    traced
         The epilogue; None for none.
     ends
         Where groups end; None for another product than a grouped one.
@@ -241,7 +242,7 @@ class Call:
     out: ArraySpec
     arguments: Mapping[str, Any]
     scaling: Mapping[str, Any]
-    fusion: Fusion | None
+    traced: TracedEpilogue | None
     ends: Ends | None = None
     scales: ArraySpec | None = None
 
@@ -270,7 +271,7 @@ class Call:
 
         count = rotation(size, device.l2_bytes)
         sets = [first, *(self._random(device, groups) for _ in range(count - 1))]
-        requested = requested_of(self.plan, self.fusion, self.a.dtype, self.arguments)
+        requested = requested_of(self.plan, self.traced, self.a.dtype, self.arguments)
         return Operands(sets, fresh, check_of(requested, device, inputs, self.ends))
 
     def _random(self, device: Device, groups: Mapping[str, Any]) -> Arrays:
@@ -295,16 +296,16 @@ class Call:
         if self.scales is not None:
             more: tuple[Any, ...] = (_empty(device, self.scales),)
         else:
-            found = returned(self.fusion)
+            found = returned(self.traced)
             more = tuple(device.operand(self.out.shape, x, False, 1) for x in found)
         return replace(x, out=out, arguments=arguments, more_out=more)
 
 
-def returned(fusion: Fusion | None) -> list[DType]:
+def returned(traced: TracedEpilogue | None) -> list[DType]:
     """Return the types of what a function returns beside the first result."""
-    if fusion is None:
+    if traced is None:
         return []
-    return [x.dtype for x in fusion.layouts[len(fusion.layouts) - fusion.returned :]]
+    return [x.dtype for x in traced.layouts[len(traced.layouts) - traced.returned :]]
 
 
 def call_of(first: Plan, request: Request) -> Call:
@@ -347,34 +348,36 @@ def call_of(first: Plan, request: Request) -> Call:
         shape = gated_shape(shape, y.shape)
     z = ArraySpec(shape, result_type(problem)) if out is None else _spec(out, "out")
     scales_of_z = _scales_of(problem, arrays.get(SCALES), z)
-    fused = scales_of(
+    in_epilogue = scales_of(
         request.scales(),
         lambda s, name: _spec(s, name, aux=True).layout,
         lambda name: {"a": x, "b": y}[name].layout,
         form,
-    ).fused
-    arguments |= request.given(fused)
-    scaling = {name: s for name, s in scaling.items() if name not in fused}
+    ).in_epilogue
+    arguments |= request.given(in_epilogue)
+    scaling = {name: s for name, s in scaling.items() if name not in in_epilogue}
     given = dict(arguments)
     given |= {name: _spec(arrays[name], name, aux=True) for name in arguments if name in arrays}
     if out is not None and given.get("c") is not None and arguments["c"] is out:
         given["c"] = z
     scales = dict(scaling)
     scales |= {name: _spec(arrays[name], name, aux=True) for name in scaling if name in arrays}
-    fusion = None
+    traced = None
     if given or scales_of_z is not None:
-        in_kernel = None if problem.quantized_rows else scales_of_z
-        fusion = fusion_for(
-            given, (x.layout, y.layout, z.layout), lambda spec, name: spec.layout, None,
-            given.get("c") is z, on_host=not first.target.is_gpu, form=form,
-            exact=first.problem.converted in EXACT,
-            quantized=None if in_kernel is None else in_kernel.layout,
+        options = Options(
+            form=form, converted=problem.converted, quantize_out=sharing_of_result(problem),
+            behind=problem.quantized_rows is not None,
+        )  # fmt: skip
+        traced = traced_epilogue(
+            given, x.layout, y.layout, z.layout, lambda spec, name: spec.layout, options,
+            on_host=not first.target.is_gpu, in_place=given.get("c") is z,
+            scales=None if scales_of_z is None else scales_of_z.layout,
         )  # fmt: skip
     ends, described = None, dict[str, Any]()
     if form is not None and form.groups is not None:
         ends = ends_of(request, form, given_ends(request))
         described = ends.options(ArraySpec(ends.values.shape, form.groups.dtype))
-    call = Call(first, x, y, z, given, scales, fusion, ends, scales_of_z)
+    call = Call(first, x, y, z, given, scales, traced, ends, scales_of_z)
     again = {**scales, **described, **_keywords(given)}
     brought = None if out is None else z if scales_of_z is None else (z, scales_of_z)
     check_class(first, x, y, brought, **again)

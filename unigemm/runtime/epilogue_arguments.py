@@ -1,4 +1,4 @@
-"""What a call requests beside its product: checked, and stated as an `Epilogue`."""
+"""What a call requests besides its product: checked, and stated as an `Epilogue`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..arrays.array_spec import ArraySpec
-from ..arrays.operands import Operand, output_dtype
+from ..arrays.operands import Operand, compact_strides, output_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import Layout, gated_shape, result_shape
 from ..problem.dtypes import EXACT, DType
@@ -17,24 +17,22 @@ from ..problem.grouped import Form
 from ..problem.matrix import MatrixType
 from ..problem.overlap import refuse_self_overlap
 from ..support.arguments import is_one_of, number, refuse_fractions, shown
-from .quantized_results import SCALES, refuse_more_results
+from .conversion import read_as
+from .options import Options
+from .quantized_results import SCALES, epilogue_shape, refuse_more_results, scales_layout
 from .request import PREFIX
 
-__all__ = [
-    "Fusion",
-    "fusion_for",
-    "spread",
-]
+__all__ = ["TracedEpilogue", "spread", "traced_epilogue"]
 
 _LAYOUTS = ("interleaved", "halves")
 _SCALES = ("scale_a", "scale_b")  # of lines, or of integers
 _FLOATS = (DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
-#: What there is for sums of integers, which wrap around.
+#: What there is for accumulators of integers, which wrap around.
 _OF_EXACT = ("alpha", "beta", "c", "bias")
 
 
 @dataclass(frozen=True)
-class Fusion:
+class TracedEpilogue:
     """The epilogue of a call, and what it reads and writes.
 
     Attributes
@@ -42,9 +40,9 @@ class Fusion:
     epilogue
         Without the classes of its arrays: `unigemm.problem.canonical` finds those.
     names
-        Of the arrays, in its order: those read, those written, bias gradients.
+        Of the arrays, in its order: those read, written, of reductions over rows.
     layouts
-        Theirs, broadcast to the shape of the sums.
+        Theirs, broadcast to the shape of the accumulators.
     largest
         A float32 is to hold the largest magnitude.
     numbers
@@ -66,93 +64,66 @@ class Fusion:
         return self.epilogue.in_place is not None or "c" not in self.names
 
 
-def fusion_of(
-    given: Mapping[str, Any],
-    shapes: tuple[tuple[int, ...], tuple[int, ...]],
-    see: Callable[[Any, str], Operand | Layout],
-    in_place: bool,
-    dtype: DType | None = None,
-    *,
-    for_any: bool = False,
-    form: Form | None = None,
-    exact: bool = False,
-    quantized: Layout | None = None,
-) -> Fusion:
+def traced_epilogue(
+    given: Mapping[str, Any], a: Layout, b: Layout, out: Layout | None,
+    see: Callable[[Any, str], Operand | Layout], options: Options, *, on_host: bool,
+    in_place: bool = False, for_any: bool = False, scales: Operand | Layout | None = None,
+) -> TracedEpilogue:  # fmt: skip
     """Check the arguments of an epilogue, and state what they request.
 
     Parameters
     ----------
     given
         From `Request.arguments`.
-    shapes
-        Of `a` and `b`.
+    a, b, out
+        Layouts of these; None for an `out` that the caller does not bring.
     see
         Views an array; its second argument is the name for errors.
+    options
+        The options of the call.
+    on_host
+        Whether the arrays are in host memory.
     in_place
         `c` is `out`.
-    dtype
-        Of the results that a function returns beside the first.
     for_any
         For any numbers. Else terms whose factors are the number 0 are left out.
-    form
-        Of a grouped product.
-    exact
-        Sums are of integers or booleans that are converted as they are read.
-    quantized
-        How the scales of D lie, if the kernel is to write such.
+    scales
+        The caller's array for the scales of a quantised result; None for a new one.
 
     Raises
     ------
     UnsupportedProblem
         They do not go together, or one of them is none; see its subclasses.
     """
-    shape = result_shape(*shapes) if form is None else form.shape
+    a, b, form = read_as(a, options), read_as(b, options), options.form
+    exact, sharing = options.converted in EXACT, options.quantize_out
     _refuse_mixtures(given)
     if exact:
         _refuse_rounded(given)
-    builder = _Builder(given, shape, see, form, exact=exact)
-    builder.quantized = quantized
+    quantized = None
+    if sharing is not None and not options.behind:
+        quantized = scales_layout(scales, epilogue_shape(given, a.shape, b.shape, form), sharing)
+    shape = result_shape(a.shape, b.shape) if form is None else form.shape
+    builder = _Builder(given, shape, see, form, exact=exact, quantized=quantized)
     if "epilogue" in given:
+        dtype = None
+        if not exact:  # which further results have
+            requested = out.dtype if options.dtype is None and out is not None else options.dtype
+            dtype = output_dtype(requested, a, b, on_host=on_host, epilogue=True)
         return _of_function(builder, dtype)
     gated = given.get("activation") in _gated()
     if gated:
-        gated_shape(shape, shapes[1])
+        gated_shape(shape, b.shape)
     return _of_names(builder, in_place and not gated, for_any=for_any)
 
 
-def fusion_for(
-    given: Mapping[str, Any],
-    layouts: tuple[Layout, Layout, Layout | None],
-    see: Callable[[Any, str], Operand | Layout],
-    requested: Any,
-    in_place: bool,
-    *,
-    on_host: bool,
-    for_any: bool = False,
-    form: Form | None = None,
-    exact: bool = False,
-    quantized: Layout | None = None,
-) -> Fusion:
-    """Return `fusion_of` for the layouts of `a`, `b` and `out`, and the dtype that is requested."""
-    a, b, out = layouts
-    dtype = None
-    if "epilogue" in given and not exact:  # which may return more results of that type
-        requested = out.dtype if requested is None and out is not None else requested
-        dtype = output_dtype(requested, a, b, on_host=on_host, epilogue=True)
-    shapes = a.shape, b.shape
-    return fusion_of(
-        given, shapes, see, in_place, dtype, for_any=for_any, form=form, exact=exact,
-        quantized=quantized,
-    )  # fmt: skip
-
-
 def _refuse_rounded(given: Mapping[str, Any]) -> None:
-    """Refuse what is computed of rounded sums only."""
+    """Refuse what is computed of rounded accumulators only."""
     for name in given:
         if name not in _OF_EXACT:
             raise UnsupportedProblem(
-                f"{name.partition('.')[0]} is for sums that are rounded and these are of integers; "
-                f"pass dtype='float64', or what these have: {', '.join(_OF_EXACT)}"
+                f"{name.partition('.')[0]} is for accumulators that are rounded and these are "
+                f"integers; pass dtype='float64', or what these have: {', '.join(_OF_EXACT)}"
             )
 
 
@@ -163,7 +134,7 @@ def _gated() -> Mapping[str, Any]:
 
 
 def _refuse_mixtures(given: Mapping[str, Any]) -> None:
-    """Refuse arguments that have no meaning beside, or without, each other."""
+    """Refuse arguments that have no meaning with, or without, each other."""
     from ..activations import ACTIVATIONS, GATED, GRADIENTS
 
     activation = given.get("activation")
@@ -178,12 +149,13 @@ def _refuse_mixtures(given: Mapping[str, Any]) -> None:
         more = [name for name in given if name not in apart and not name.startswith(PREFIX)]
         if more:
             raise UnsupportedProblem(
-                f"epilogue= is a function of the sums alone, and {more[0]}= is given too; compute "
-                "that in the function, of an array in epilogue_args="
+                f"epilogue= is a function of the accumulator alone, and {more[0]}= is given too; "
+                "compute that in the function, of an array in epilogue_args="
             )
         if not callable(given["epilogue"]):
             raise UnsupportedProblem(
-                f"epilogue= is a {type(given['epilogue']).__name__}; pass a function of the sums"
+                f"epilogue= is a {type(given['epilogue']).__name__}; pass a function of the "
+                "accumulator"
             )
     elif any(name.startswith(PREFIX) for name in given):
         raise UnsupportedProblem("epilogue_args= are of a function; pass it as epilogue=")
@@ -218,16 +190,15 @@ class _Builder:
 
     def __init__(
         self, given: Mapping[str, Any], shape: tuple[int, ...], see: Callable[[Any, str], Any],
-        form: Form | None = None, *, exact: bool = False,
+        form: Form | None, *, exact: bool, quantized: Layout | None,
     ) -> None:  # fmt: skip
         self.given, self.shape, self.see, self.form = given, shape, see, form
-        self.exact = exact
+        self.exact, self.quantized = exact, quantized
         self.read: dict[str, Layout] = {}
         self.written: dict[str, Layout] = {}
         self.bias_grads: dict[str, Layout] = {}
         self.numbers: list[str] = []
         self.largest = False
-        self.quantized: Layout | None = None
         self.arguments: dict[str, tuple[str, int]] = {}
         self.scales: list[tuple[str, int]] = []
 
@@ -258,22 +229,22 @@ class _Builder:
         self.read[name] = self.spread(layout, name)
 
     def spread(self, layout: Layout, name: str) -> Layout:
-        """Return a layout as it is seen in the shape in which the sums are."""
+        """Return a layout as it is seen in the shape of the accumulators."""
         return spread(layout, name, self.shape, self.form)
 
     def laid(self, layout: Layout) -> Layout:
-        """Return the layout of an array of the sums' shape in that in which they are seen."""
+        """Return the layout of an array of the result's shape as accumulators are seen."""
         return layout if self.form is None else self.form.laid(layout)
 
     def take_scales(self) -> None:
-        """Take what sums are multiplied by before anything else."""
+        """Take what accumulators are multiplied by before anything else."""
         for name in _SCALES:
             if name in self.given:
                 self.take(name, name, (DType.FLOAT32,), one=False)
                 self.scales.append(self.arguments.pop(name))
 
     def result(self, name: str, dtypes: tuple[DType, ...]) -> Layout:
-        """Return the layout of an array that is written, of the sums' shape."""
+        """Return the layout of an array that is written, of the result's shape."""
         layout = self.seen_to_write(name, dtypes)
         if layout.shape != self.shape:
             raise ShapeMismatch(f"{name} has shape {layout.shape}; the product has {self.shape}")
@@ -291,11 +262,11 @@ class _Builder:
             )
         return layout
 
-    def fusion(
+    def build(
         self, steps: tuple[Step, ...], ends: tuple[int, ...], *, gate: str = "",
         halves: bool = False, in_place: int | None = None, returned: int = 0,
-    ) -> Fusion:  # fmt: skip
-        """Return what was collected; `ends` are D, what is written, bias gradients, the largest."""
+    ) -> TracedEpilogue:  # fmt: skip
+        """Return what was collected; `ends` are D, what is written, reductions, the largest."""
         written, bias_grads = len(self.written), len(self.bias_grads)
         blank = Auxiliary(MatrixType(DType.FLOAT32, "strided", 4), "mn")
         epilogue = Epilogue(
@@ -318,7 +289,7 @@ class _Builder:
         if too_much is not None:
             raise UnsupportedProblem(f"{too_much}; compute a part of it behind the product")
         arrays = {**self.read, **self.written, **self.bias_grads}
-        found = Fusion(
+        found = TracedEpilogue(
             epilogue, tuple(arrays), tuple(arrays.values()), self.largest, tuple(self.numbers),
             returned,
         )  # fmt: skip
@@ -331,7 +302,7 @@ class _Builder:
         )  # fmt: skip
 
 
-def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
+def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> TracedEpilogue:
     """Return what the arguments with names of their own request."""
     from ..activations import ACTIVATIONS, GATED, GRADIENTS
     from ..epilogue import pair, times, traced, zero
@@ -341,9 +312,10 @@ def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
     unread = frozenset() if for_any else _unread(given)
     if unread:  # it has been checked
         kept = {name: value for name, value in given.items() if name not in unread}
-        quantized = builder.quantized
-        builder = _Builder(kept, builder.shape, builder.see, builder.form, exact=builder.exact)
-        builder.quantized = quantized
+        builder = _Builder(
+            kept, builder.shape, builder.see, builder.form, exact=builder.exact,
+            quantized=builder.quantized,
+        )  # fmt: skip
         _take_all(builder)
     if "preact_out" in given:
         builder.written["preact_out"] = builder.result("preact_out", _FLOATS)
@@ -377,7 +349,7 @@ def _of_names(builder: _Builder, in_place: bool, *, for_any: bool) -> Fusion:
 
     steps, ends = traced(function, builder.arguments, builder.scales)
     at = list(builder.read).index("c") if in_place and "c" in builder.read else None
-    return builder.fusion(
+    return builder.build(
         steps,
         ends,
         gate="n" if activation in GATED else "",
@@ -416,7 +388,7 @@ _TRACED: dict[Hashable, tuple[tuple[Step, ...], tuple[int, ...]]] = {}
 _MOST_TRACED = 1024
 
 
-def _of_function(builder: _Builder, dtype: DType | None) -> Fusion:
+def _of_function(builder: _Builder, dtype: DType | None) -> TracedEpilogue:
     """Return what a caller's function requests; it is called once for each state that it has."""
     from ..epilogue import traced
     from ..planning.fingerprint import known_as
@@ -437,14 +409,10 @@ def _of_function(builder: _Builder, dtype: DType | None) -> Fusion:
             _TRACED[key] = found
     steps, ends = found
     for i in range(len(ends) - 1):  # arrays of the library's own, of which nothing is promised
-        strides, step = [], 1
-        for extent in reversed(builder.shape):
-            strides.append(step)
-            step *= extent
         kind = dtype or DType.FLOAT32
-        compact = Layout(builder.shape, tuple(reversed(strides)), kind, kind.itemsize)
+        compact = Layout(builder.shape, compact_strides(builder.shape), kind, kind.itemsize)
         builder.written[f"result {i + 1}"] = builder.laid(compact)
-    return builder.fusion(steps, ends, returned=len(ends) - 1)
+    return builder.build(steps, ends, returned=len(ends) - 1)
 
 
 def spread(layout: Layout, name: str, shape: tuple[int, ...], form: Form | None) -> Layout:
