@@ -33,9 +33,9 @@ from unigemm.backends.cute_wgmma.tiles import tiles as wgmma_tiles
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
 from unigemm.backends.cutile.legality import unsupported_reason as cutile_unsupported
 from unigemm.planning.config import Config, Raster
-from unigemm.planning.plan import BOUNDS, PARTS, Plan
+from unigemm.planning.plan import Plan
 from unigemm.planning.planner import choose
-from unigemm.planning.prediction import Breakdown
+from unigemm.planning.prediction import BOUNDS, PARTS, Breakdown
 from unigemm.planning.target import ARCHITECTURES, named_target
 from unigemm.problem.dtypes import INPUTS, DType, output_dtypes
 from unigemm.problem.problem import Extents, MatrixType, Problem

@@ -44,9 +44,7 @@ EMULATOR_FLOORS = [{"ptx"}, {"core"}, {"async_copy"}, {"tensor_core"}, {"launch"
 EMULATOR_FLOOR = {room: floor for floor, rooms in enumerate(EMULATOR_FLOORS) for room in rooms}
 #: Modules that name, in annotations alone, types of modules that import them.
 TYPES_ABOVE = {
-    "planning.explanation": {"planning.plan", "planning.prediction"},
-    "runtime.quantized_results": {"runtime.options"},
-    "tuning.grouped": {"tuning.operands"},
+    "planning.explanation": {"planning.plan"},
 }
 #: A module's name in a string, by which it may be imported.
 NAME = re.compile(r"unigemm(\.\w+)+(:\w+)?", re.ASCII)

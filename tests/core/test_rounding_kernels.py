@@ -8,8 +8,8 @@ from unigemm.problem.canonical import Layout, result_shape
 from unigemm.problem.dtypes import DType
 from unigemm.problem.quantization import scales_shape
 from unigemm.runtime import rounding
+from unigemm.runtime.options import intermediate
 from unigemm.runtime.plan_call import plan_request
-from unigemm.runtime.quantized_results import intermediate
 from unigemm.runtime.rounding_kernels import second_passes_of
 from unigemm.runtime.words import request_of
 

@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..support.columns import folded, wrapped
+from .config import Config
+from .prediction import BOUNDS, PARTS, Alternative, Breakdown, Rejection
 
 if TYPE_CHECKING:
-    from .config import Config
     from .plan import Plan
-    from .prediction import Alternative, Breakdown, Rejection
 
-__all__ = ["BOUNDS", "PARTS", "estimate", "explained", "headline", "legend", "screen"]
-
-#: The parts of a `Breakdown` that add up to the estimated time, and its lower bounds.
-PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "remainder")
-BOUNDS = ("tensor", "fma", "latency", "shared", "l2", "dram")
+__all__ = ["estimate", "explained", "headline", "legend", "screen"]
 
 _FEWEST = 3  # this many candidates that lost come before anything that cannot run
 

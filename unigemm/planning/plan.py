@@ -11,12 +11,11 @@ from ..errors import UnsupportedProblem
 from ..problem.problem import Extents, Problem
 from . import strict_json as strictjson
 from .config import Config
-from .explanation import BOUNDS, PARTS, explained, screen
+from .explanation import explained, screen
 from .prediction import Alternative, Breakdown, Rejection
 from .target import Target
 
-__all__ = ["BOUNDS", "PARTS", "VERSION", "Plan"]
-
+__all__ = ["VERSION", "Plan"]
 
 #: Version of the JSON; see `validation` for what it was called before.
 VERSION = 3

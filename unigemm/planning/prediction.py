@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .config import Config
-from .explanation import BOUNDS
 
-__all__ = ["Alternative", "Breakdown", "Candidate", "Prediction", "Ranking", "Rejection"]
+__all__ = [
+    "BOUNDS",
+    "PARTS",
+    "Alternative",
+    "Breakdown",
+    "Candidate",
+    "Prediction",
+    "Ranking",
+    "Rejection",
+]
+
+#: The parts of a `Breakdown` that add up to the estimated time, and its lower bounds.
+PARTS = ("launch", "mainloop", "waves", "epilogue", "reduction", "repack", "remainder")
+BOUNDS = ("tensor", "fma", "latency", "shared", "l2", "dram")
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,15 @@ from ..planning.registry import BUILTIN, backend_names
 from ..planning.target import Target
 from ..problem.block_scales import refuse_elements
 from ..problem.canonical import Gemm, Layout, canonical, gated_shape, result_shape
-from ..problem.dtypes import CONVERTED, EXACT, FLOAT8, INPUTS, DType
+from ..problem.dtypes import CONVERTED, EXACT, FLOAT8, INPUTS, DType, output_dtypes
 from ..problem.epilogue import Epilogue
 from ..problem.grouped import Form, grouped
 from ..problem.problem import PRECISIONS
-from ..problem.quantization import check_quantized
+from ..problem.quantization import Sharing, check_quantized
 from ..problem.scales import Scales as Granularities
 from ..support import env
 from ..support.arguments import is_one_of, shown, truth
 from .numpy_matmul import CASTINGS
-from .quantized_results import intermediate
 from .request import Request
 from .scale_arguments import Scales
 
@@ -39,6 +38,7 @@ __all__ = [
     "blaming",
     "check_options",
     "describe",
+    "intermediate",
     "stated",
     "with_named_backend",
 ]
@@ -169,6 +169,18 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
         rounded = {"quantized_rows": d.dtype, "quantized_by": options.quantize_out}
         gemm = replace(gemm, problem=replace(gemm.problem, **rounded))
     return gemm
+
+
+def intermediate(a: DType, d: Layout, sharing: Sharing = "row") -> Layout:
+    """Return the layout of what a second pass rounds to a result that lies so.
+
+    bfloat16 has bits enough for float8; int8 has about as many itself. Scales of 128 neighbours are
+    those of float32, as other kernels give them.
+    """
+    narrow = (
+        d.dtype in FLOAT8 and DType.BFLOAT16 in output_dtypes(a, epilogue=True) and sharing == "row"
+    )
+    return Layout(d.shape, compact_strides(d.shape), DType.BFLOAT16 if narrow else DType.FLOAT32)
 
 
 def refuse_result(dtype: DType) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..arrays.operands import Device, Operand, compact_strides, parse_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..planning.backend import Launcher
 from ..problem.canonical import Layout, gated_shape, result_shape
-from ..problem.dtypes import FLOAT8, DType, output_dtypes
+from ..problem.dtypes import DType
 from ..problem.grouped import Form
 from ..problem.overlap import refuse_self_overlap
 from ..problem.quantization import (
@@ -29,16 +29,13 @@ from ..problem.quantization import (
     scales_shape,
 )
 from ..support.arguments import is_one_of
+from .options import Options, intermediate
 from .rounding import rounding_of
-
-if TYPE_CHECKING:
-    from .options import Options
 
 __all__ = [
     "SCALES",
     "SecondPass",
     "epilogue_shape",
-    "intermediate",
     "leaves_scales",
     "refuse_more_results",
     "scales_layout",
@@ -199,18 +196,6 @@ def refuse_more_results(more: int) -> None:
         raise UnsupportedProblem(
             f"the epilogue returns {1 + more} arrays, and quantize_out is of one; return one"
         )
-
-
-def intermediate(a: DType, d: Layout, sharing: Sharing = "row") -> Layout:
-    """Return the layout of what a second pass rounds to a result that lies so.
-
-    bfloat16 has bits enough for float8; int8 has about as many itself. Scales of 128 neighbours are
-    those of float32, as other kernels give them.
-    """
-    narrow = (
-        d.dtype in FLOAT8 and DType.BFLOAT16 in output_dtypes(a, epilogue=True) and sharing == "row"
-    )
-    return Layout(d.shape, compact_strides(d.shape), DType.BFLOAT16 if narrow else DType.FLOAT32)
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,12 @@ from ..runtime.quantized_results import SCALES
 from ..runtime.request import Request
 from ..support.arguments import number
 from ..support.forks import cached_property
+from .call_arrays import Arrays
 from .expected import Bounds, Requested, bounds_of
 from .measure import Device
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from .operands import Arrays
 
 __all__ = ["Ends", "GroupedCheck", "ends_of", "given_ends"]
 

@@ -31,9 +31,10 @@ from ..support.arguments import seconds, whole_number
 from ..support.forks import Lock
 from ..support.log import LOG
 from .autotune import keep_fastest
+from .call_arrays import Arrays
 from .grouped import ends_of
 from .measure import Device
-from .operands import Arrays, Operands, check_of, requested_of, result_type, returned
+from .operands import Operands, check_of, requested_of, result_type, returned
 
 __all__ = ["autotuning", "tune"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -17,7 +17,6 @@ from ..arrays.array_spec import ArraySpec
 from ..arrays.libraries import view
 from ..arrays.library import WRITTEN
 from ..errors import ShapeMismatch, UnsupportedProblem
-from ..grouped import grouped_matmul
 from ..planning.plan import Plan
 from ..problem.canonical import MAX_ALIGNMENT, gated_shape, result_shape
 from ..problem.dtypes import DType
@@ -27,17 +26,16 @@ from ..runtime.epilogue_arguments import TracedEpilogue, traced_epilogue
 from ..runtime.grouped import requested_form
 from ..runtime.options import Options
 from ..runtime.quantized_results import SCALES
-from ..runtime.request import PREFIX, Request
+from ..runtime.request import Request
 from ..runtime.scale_arguments import scales_of
-from ..runtime.words import QUANTIZED
 from ..support.arguments import number
 from ..support.forks import cached_property
+from .call_arrays import Arrays, keywords, quantized_options
 from .expected import Bounds, Requested, bounds_of
 from .grouped import Ends, GroupedCheck, ends_of, given_ends
 from .measure import Device, Workload, error_ratio, rotation
 
 __all__ = [
-    "Arrays",
     "Call",
     "Check",
     "Operands",
@@ -50,52 +48,6 @@ __all__ = [
     "result_type",
     "returned",
 ]
-
-
-@dataclass(frozen=True)
-class Arrays:
-    """One call's arrays.
-
-    Attributes
-    ----------
-    a, b, out
-        As in `unigemm.matmul`.
-    arguments
-        Those of the epilogue, from `unigemm.runtime.request.Request.arguments`.
-    more_out
-        Further results of a function.
-    scaling
-        `scale_a` and `scale_b`, as the caller has them.
-    groups
-        Of a grouped product: `offsets` or `rows`, and `rest`.
-    """
-
-    a: Any
-    b: Any
-    out: Any
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    more_out: tuple[Any, ...] = ()
-    scaling: Mapping[str, Any] = field(default_factory=dict)
-    groups: Mapping[str, Any] = field(default_factory=dict)
-
-    def call(self, plan: Plan) -> Callable[[], object]:
-        """Return a function that multiplies them by a plan."""
-        options: dict[str, Any] = {"precision": plan.problem.precision, **self.scaling}
-        options |= {"deterministic": plan.problem.deterministic, **_keywords(self.arguments)}
-        options |= quantized_options(plan.problem)
-        out = (self.out, *self.more_out) if self.more_out else self.out
-        if self.groups:
-            options |= self.groups
-            offsets = options.pop("offsets", None)
-            return lambda: grouped_matmul(self.a, self.b, offsets, out, plan=plan, **options)
-        return lambda: api.matmul(self.a, self.b, out, plan=plan, **options)
-
-    @property
-    def results(self) -> dict[str, Any]:
-        """The arrays that a call writes, by name."""
-        found = {name: x for name, x in self.arguments.items() if name in WRITTEN}
-        found |= {f"result {i}": x for i, x in enumerate(self.more_out, 1)}
-        return {"out": self.out, **found}
 
 
 @dataclass(frozen=True)
@@ -204,14 +156,6 @@ def requested_of(
 def result_type(problem: Problem) -> DType:
     """Return the type of a call's result, which a second pass may make of D."""
     return problem.quantized_rows or problem.d.dtype
-
-
-def quantized_options(problem: Problem) -> dict[str, Any]:
-    """Return the option by which a call's result is quantised as that of a problem."""
-    sharing = sharing_of_result(problem)
-    if sharing is None:
-        return {}
-    return {"quantize_out": QUANTIZED[sharing]}
 
 
 @dataclass(frozen=True)
@@ -378,7 +322,7 @@ def call_of(first: Plan, request: Request) -> Call:
         ends = ends_of(request, form, given_ends(request))
         described = ends.options(ArraySpec(ends.values.shape, form.groups.dtype))
     call = Call(first, x, y, z, given, scales, traced, ends, scales_of_z)
-    again = {**scales, **described, **_keywords(given)}
+    again = {**scales, **described, **keywords(given)}
     brought = None if out is None else z if scales_of_z is None else (z, scales_of_z)
     check_class(first, x, y, brought, **again)
     return call
@@ -434,17 +378,6 @@ def check_class(first: Plan, a: ArraySpec, b: ArraySpec, out: Any, **more: Any) 
     )
     if (again.problem, again.extents) != (first.problem, first.extents):
         raise another_class(first.problem)
-
-
-def _keywords(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo `Request.arguments`: return the arguments as `unigemm.matmul` takes them."""
-    named, more = dict[str, Any](), dict[str, Any]()
-    for name, value in arguments.items():
-        if name.startswith(PREFIX):
-            more[name.removeprefix(PREFIX)] = value
-        else:
-            named[name] = value
-    return {**named, "epilogue_args": more} if more else named
 
 
 def _spec(x: Any, name: str, *, aux: bool = False) -> ArraySpec:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedProblem
-from ..planning.plan import PARTS, Plan
-from ..planning.prediction import Alternative
+from ..planning.plan import Plan
+from ..planning.prediction import PARTS, Alternative
 from ..problem.dtypes import DType
 from .plot import number, require_matplotlib, save
 

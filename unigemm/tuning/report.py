@@ -16,8 +16,9 @@ from ..runtime.compile_many import compile_many, kernel_name
 from ..runtime.request import Request
 from ..runtime.warmup import Spec, planned_calls
 from .autotune import workload_of
+from .call_arrays import Arrays
 from .measure import Device, best_device, measure
-from .operands import Arrays, call_of, compact_operands
+from .operands import call_of, compact_operands
 from .plan_plot import peak_rates
 
 __all__ = ["PRODUCTS", "Line", "Report", "report_of"]

@@ -29,8 +29,9 @@ from ..runtime.compile_many import compile_many
 from ..runtime.request import Request
 from ..runtime.words import grouped_specs
 from ..support.arguments import seconds
+from .call_arrays import Arrays
 from .measure import Device, Workload, measure
-from .operands import Arrays, Operands, call_of, compact_operands
+from .operands import Operands, call_of, compact_operands
 
 __all__ = [
     "COLUMNS",
