@@ -80,7 +80,9 @@ def problems(args: argparse.Namespace) -> list[Workload]:
         found = [work for work in found if str(work).startswith(tuple(args.only.split(",")))]
     if args.epilogue:
         requested = [epilogue_specs(args.epilogue, *spec_of(work)) for work in found]
-        found = [replace(x, fused=tuple(y.items())) for x, y in zip(found, requested, strict=True)]
+        found = [
+            replace(x, arguments=tuple(y.items())) for x, y in zip(found, requested, strict=True)
+        ]
     part, parts = map(int, args.shard.split("/"))
     return found[part::parts]
 

@@ -95,7 +95,7 @@ def timed_calls(monkeypatch, tmp_path):
     driver, backend = install(monkeypatch, tmp_path / "kernels")
     found = Stopwatch(driver, backend)
     found.us[TILES["third"]] = 7e3
-    monkeypatch.setattr(online, "_device", lambda library, index: found)
+    monkeypatch.setattr(online, "device_through", lambda name, index: found)
     monkeypatch.setattr(online, "_tried", set())
     dispatch.replan()
     yield found

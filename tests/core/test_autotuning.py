@@ -210,7 +210,7 @@ def test_what_goes_wrong_is_said_once_and_the_product_is_there(stopwatch, monkey
     def fails(*_):
         raise RuntimeError("the device is full")
 
-    monkeypatch.setattr(online, "_device", fails)
+    monkeypatch.setattr(online, "device_through", fails)
     with unigemm.autotuning(), pytest.warns(unigemm.TuningWarning, match="the device is full"):
         assert multiplied(stopwatch) == [TILES["pick"]]
     with unigemm.autotuning():
@@ -219,15 +219,15 @@ def test_what_goes_wrong_is_said_once_and_the_product_is_there(stopwatch, monkey
 
 def test_threads_that_ask_at_once_measure_once(stopwatch):
     measured = []
-    device = online._device
+    device = online.device_through
     online_device = lambda *given: measured.append(1) or device(*given)  # noqa: E731
-    online._device = online_device
+    online.device_through = online_device
     a, b = arrays(stopwatch.driver)
     try:
         with unigemm.autotuning():
             in_threads(unigemm.matmul, [(a, b)] * 4)
     finally:
-        online._device = device
+        online.device_through = device
     assert len(measured) == 1
     assert multiplied(stopwatch) == [TILES["third"]]
 

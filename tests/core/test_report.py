@@ -17,7 +17,7 @@ from test_demo import HostDevice
 
 import unigemm
 from unigemm.planning.target import ARCHITECTURES, device_count, named_target
-from unigemm.tuning import operands
+from unigemm.tuning import autotune, call_arrays
 from unigemm.tuning import report as module
 from unigemm.tuning.report import PRODUCTS, report_of
 from unigemm.tuning.report_page import page
@@ -62,7 +62,7 @@ def estimated():
 def at_hand(monkeypatch):
     """Let the CPU play an H100, on which picks are right unless a test says otherwise."""
     monkeypatch.setattr(module, "calibrated_target", lambda index: named_target("h100"))
-    monkeypatch.setattr(module, "compile_many", lambda plans, report: [])
+    monkeypatch.setattr(autotune, "compile_many", lambda plans, report: [])
     multiply, multiply_groups = unigemm.matmul, unigemm.grouped_matmul
 
     def without_plan(*arrays, plan, **options):
@@ -71,8 +71,8 @@ def at_hand(monkeypatch):
     def groups_without_plan(*arrays, plan, **options):
         multiply_groups(*arrays, **options)
 
-    monkeypatch.setattr(operands.api, "matmul", without_plan)
-    monkeypatch.setattr(operands, "grouped_matmul", groups_without_plan)
+    monkeypatch.setattr(call_arrays.api, "matmul", without_plan)
+    monkeypatch.setattr(call_arrays, "grouped_matmul", groups_without_plan)
     return HostDevice()
 
 
@@ -162,7 +162,7 @@ def test_epilogues_scales_and_groups_are_measured_and_checked_too(more, note, at
     assert note in line.note
     assert (line.ratio is None) == ("groups" in more)
     for name in ("api.matmul", "grouped_matmul"):
-        monkeypatch.setattr(f"{operands.__name__}.{name}", lambda a, b, *more, **_: None)
+        monkeypatch.setattr(f"{call_arrays.__name__}.{name}", lambda a, b, *more, **_: None)
     (wrong,) = report_of([product], device=at_hand).lines  # the result still holds NaN
     assert wrong.us is None
     assert wrong.note.startswith("WRONG")
@@ -176,12 +176,12 @@ def test_a_plan_alone_with_an_epilogue_says_how_it_could_be_measured(at_hand):
 
 
 def test_what_is_wrong_or_does_not_compile_has_no_time(at_hand, monkeypatch):
-    monkeypatch.setattr(operands.api, "matmul", lambda a, b, out, **_: out.fill(1e9))
+    monkeypatch.setattr(call_arrays.api, "matmul", lambda a, b, out, **_: out.fill(1e9))
     (wrong,) = report_of(SMALL[:1], device=at_hand).lines
     assert wrong.us is None
     assert wrong.note.startswith("WRONG")
     error = unigemm.CompilationError("it does not compile; try another")
-    monkeypatch.setattr(module, "compile_many", lambda plans, report: [(plans[0], error)])
+    monkeypatch.setattr(autotune, "compile_many", lambda plans, report: [(plans[0], error)])
     (failed,) = report_of(SMALL[:1], device=at_hand).lines
     assert (failed.us, failed.note) == (None, str(error))
 

@@ -272,7 +272,7 @@ FUSED = (("bias", unigemm.ArraySpec((8,), "float32")), ("activation", "relu"))
 
 
 def test_a_sweep_of_a_product_with_an_epilogue_is_one_of_its_own(gpu, tmp_path):
-    work, path = replace(SMALL, fused=FUSED), tmp_path / "a.jsonl"
+    work, path = replace(SMALL, arguments=FUSED), tmp_path / "a.jsonl"
     plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
     plain = sweep_into(path, SMALL, gpu.plans, gpu)
     gpu.launched.clear()
@@ -286,7 +286,7 @@ def test_a_sweep_of_a_product_with_an_epilogue_is_one_of_its_own(gpu, tmp_path):
     assert read(path) == [*plain, *records]
     gpu.launched.clear()
     assert sweep_into(path, work, plans, gpu) == records
-    other = replace(work, fused=(("bias", unigemm.ArraySpec((32, 1), "float32")), FUSED[1]))
+    other = replace(work, arguments=(("bias", unigemm.ArraySpec((32, 1), "float32")), FUSED[1]))
     plans = contenders(starts(other, ("fake",), "sm_90a")[0], 1)
     assert not gpu.launched
     (record,) = sweep_into(path, other, plans, gpu)  # the name is the same, the bias a column
@@ -299,7 +299,7 @@ def test_a_sweep_of_a_product_with_an_epilogue_is_one_of_its_own(gpu, tmp_path):
 def test_products_with_scales_are_swept_and_their_names_say_which(gpu, words):
     work = replace(SMALL, k=256, dtype=DType.FLOAT8_E4M3FN)
     scales = requested_specs(None, *words, *spec_of(work))
-    work = replace(work, fused=tuple(scales.items()))
+    work = replace(work, arguments=tuple(scales.items()))
     plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
     records = sweep(work, plans, gpu)
     assert [each["us"] for each in records] == pytest.approx([10e3, 6e3, 12e3])
@@ -309,14 +309,14 @@ def test_products_with_scales_are_swept_and_their_names_say_which(gpu, words):
 
 
 def test_quantised_results_are_swept_and_their_names_say_so(gpu):
-    work = replace(SMALL, fused=(("quantize_out", (1, 128)),))
+    work = replace(SMALL, arguments=(("quantize_out", (1, 128)),))
     assert work.out_dtype is DType.FLOAT8_E4M3FN
     plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
     records = sweep(work, plans, gpu)
     assert [each["us"] for each in records] == pytest.approx([10e3, 6e3, 12e3])
     assert [each["error_of_bound"] <= 1 for each in records] == [True] * 3
     assert records[0]["problem"].endswith("+quantize_out:1x128")
-    rows = replace(work, fused=(("quantize_out", "row"),))
+    rows = replace(work, arguments=(("quantize_out", "row"),))
     (other,) = contenders(starts(rows, ("fake",), "sm_90a")[0], 1)
     assert _described(other.problem) not in (records[0]["epilogue"], "")
 
@@ -324,7 +324,7 @@ def test_quantised_results_are_swept_and_their_names_say_so(gpu):
 @pytest.mark.parametrize("along", ["m", "n", "k", "rows"])
 @pytest.mark.parametrize("fused", [(), (("activation", "relu"),)], ids=str)
 def test_groups_are_swept_in_equal_parts(gpu, along, fused):
-    work = replace(SMALL, groups=4, along=along, fused=fused)
+    work = replace(SMALL, groups=4, along=along, arguments=fused)
     plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
     assert plans[0].problem.groups.stacked == (along == "rows")
     records = sweep(work, plans, gpu)
@@ -339,7 +339,7 @@ def test_groups_are_swept_in_equal_parts(gpu, along, fused):
 
 
 def test_a_launch_that_forgets_the_epilogue_has_no_time(gpu):
-    work = replace(SMALL, fused=FUSED)
+    work = replace(SMALL, arguments=FUSED)
     plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
     gpu.spoils[TILES["second"]] = lambda gemm, d, *more: FakeBackend.stack(gemm, "d", d).fill(16)
     one, two, three = sweep(work, plans, gpu)

@@ -64,7 +64,7 @@ TYPES = [
 def computed(name, dtype=F32, into=None, **more):
     """Return operands, a set of them that the CPU backend has multiplied, and its plan."""
     fused = {**EPILOGUES.get(name, {}), **more}
-    work = Workload(M, N, K, dtype, "nt", into=into, fused=tuple(fused.items()))
+    work = Workload(M, N, K, dtype, "nt", into=into, arguments=tuple(fused.items()))
     (plan,), _ = starts(work, ("numpy",), "cpu")
     device = HostDevice()
     device.l2_bytes = 1

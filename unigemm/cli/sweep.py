@@ -117,7 +117,8 @@ def workload(product: Product) -> Workload:
         raise UnsupportedProblem(f"precision {x.precision!r} is not known; use one of {known}")
     work = Workload(
         x.m, x.n, x.k, a.dtype, x.layout, x.batch, precision=x.precision,  # type: ignore[arg-type]
-        into=None if x.out_dtype is None else dtype_named(x.out_dtype), fused=tuple(given.items()),
+        into=None if x.out_dtype is None else dtype_named(x.out_dtype),
+        arguments=tuple(given.items()),
     )  # fmt: skip
     return work if x.groups is None else replace(work, groups=x.groups, along=x.along)
 

@@ -46,6 +46,11 @@ class Layout:
     dtype: DType
     alignment: int = MAX_ALIGNMENT
 
+    @property
+    def layout(self) -> Layout:
+        """The layout itself, so that what has a layout may be given as one."""
+        return self
+
 
 def classify(
     layout: Layout,

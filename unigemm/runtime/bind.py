@@ -41,7 +41,7 @@ from .conversion import with_conversion
 from .epilogue_arguments import TracedEpilogue, traced_epilogue
 from .first_call import measured
 from .grouped import ENDS, checking, requested_form
-from .host import _elements, host_gemm, host_product
+from .host import host_gemm, host_product, with_elements
 from .loader import _digest, _each_launch, _launcher, _loaded, _loading
 from .numpy_matmul import HostProduct
 from .options import Options, _fit, blaming, check_options, describe, stated, with_named_backend
@@ -49,8 +49,8 @@ from .quantized_results import (
     SCALES,
     leaves_scales,
     refuse_more_results,
+    scales_layout,
     scales_of_nothing,
-    scales_of_result,
     second_pass,
     with_quantized_results,
     with_second_pass,
@@ -125,7 +125,8 @@ def bind(library: Library, request: Request) -> Bound:
             bound = _bind_host(library, product, options)
     else:
         operands = {name: library.operand(x, name) for name, x in named.items()}
-        operands = _in_order(request, operands | see.operands | of_scales)
+        operands |= see.operands | of_scales
+        operands = {name: operands[name] for name in request.arrays()}  # in the order of `known`
         bound = _bound(library, operands, requested, options, traced, scales, in_place=in_place)
     refuse_changed(library, see.before)
     return replace(bound, kept=False) if later else bound
@@ -149,11 +150,6 @@ def _read(library: Library, request: Request) -> list[tuple[str, Any, int, Hasha
         return []  # something is wrong with an array: it will be said
 
 
-def _in_order(request: Request, operands: Mapping[str, Operand]) -> dict[str, Operand]:
-    """Return operands in the order in which `known` has the arrays."""
-    return {name: operands[name] for name in request.arrays()}
-
-
 def _bound(
     library: Library, operands: dict[str, Operand], requested: Options, options: Options,
     traced: TracedEpilogue | None, scales: Scales, *, in_place: bool,
@@ -167,28 +163,26 @@ def _bound(
     requested, options
         The call's, before and after ``UNIGEMM_BACKEND`` was read.
     traced, scales, in_place
-        What is computed beside the product.
+        What is computed of the product.
     """
     if options.blocks:
-        kinds = {
-            name: _elements(operands[name], options)
-            for name in ("a", "b", "out")
-            if name in operands
-        }
-        operands = operands | kinds
+        named = {name: operands[name] for name in ("a", "b", "out") if name in operands}
+        operands |= {name: with_elements(x, options) for name, x in named.items()}
     x, y, z = operands["a"], operands["b"], operands.get("out")
     device = shared_device({name: operand.device for name, operand in operands.items()})
     layout = describe(x, y, z, options, on_host=device == HOST)
     if z is not None and z.readonly:
         raise UnsupportedProblem("out is read-only; pass an array that may be written")
     arrays = Arrays.of(operands, in_place=in_place)
-    quantized = scales_of_result(operands.get(SCALES), layout, options)
+    quantized = None
+    if options.quantize_out is not None:
+        quantized = scales_layout(operands.get(SCALES), layout.shape, options.quantize_out)
     make = library.maker(layout.shape, layout.dtype, device)
     returned = (make,) * (0 if traced is None else traced.returned)
     if quantized is not None:
         returned = (_scales_maker(library, quantized, device, options),)
         arrays = arrays.with_zeroed(SCALES) if leaves_scales(options) else arrays
-    made = _results(len(returned) if z is None else 0)
+    made = [f"result {i}" for i in range(1, 1 + len(returned))] if z is None else []
     at = {name: i for i, name in enumerate((*arrays.names, *made))} | {"": -1}
     names = () if traced is None else (*traced.names, *(("amax_out",) * traced.largest))
     names = (SCALES, *names) if options.behind else names
@@ -224,7 +218,7 @@ def _bound(
                 f"the plan is for {options.plan.extents} and {x.shape} @ {y.shape} multiplies "
                 "nothing; leave plan= out"
             )
-        return bound(launch=launch, workspace=None, plan=None)
+        return bound(launch=launch)
     gemm = stated(x.layout, y.layout, layout, options)
     # Before a plan is made or a kernel compiled; each later call checks its own addresses.
     refuse_shared(arrays, operands)
@@ -263,10 +257,6 @@ def _of_groups(
         "steps": scales.steps if scales.brought else (),
         "check": checking(form, name, unit) if device < 0 and form.count else None,
     }
-
-
-def _results(count: int) -> list[str]:
-    return [f"result {i}" for i in range(1, 1 + count)]
 
 
 def _planned_launch(
@@ -330,7 +320,7 @@ def _with_outputs(
     if len(more_out) != traced.returned:
         raise UnsupportedProblem(
             f"the epilogue returns {1 + traced.returned} arrays and out has {1 + len(more_out)}; "
-            "pass a tuple of as many, or leave out="
+            "pass a tuple of one for each, or leave out="
         )
     layouts = dict(zip(traced.names, traced.layouts, strict=True))
     for i, each in enumerate(more_out, 1):
@@ -430,10 +420,7 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
         make=make,
         scalar=not product.shape,
         launch=launch if library.numpy_errors else without_errors(launch),
-        fill=False,
         device=-1,
-        workspace=None,
-        plan=None,
         options=options,
         # NumPy reads what shares memory before it writes.
         arrays=Arrays(names, names, reach, (), () if out is None else (2,), ()),

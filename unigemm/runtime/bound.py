@@ -113,12 +113,12 @@ class Copy(NamedTuple):
 
 
 class Instead(NamedTuple):
-    """A call that is computed in place of another, of copies of some of its arrays.
+    """How a call is computed by another, of copies of some of its arrays.
+
+    The other arrays lie where the caller's do.
 
     Attributes
     ----------
-    bound
-        What is computed. Its other arrays lie where the caller's do.
     copies
         In the order in which they are made.
     back
@@ -133,7 +133,6 @@ class Instead(NamedTuple):
         product, which may be the same, and the call's arrays, `out` being the third, and numbers.
     """
 
-    bound: Bound
     copies: tuple[Copy, ...] = ()
     back: Callable[[Any, Any], object] | None = None
     apart: Callable[[], Any] | None = None
@@ -159,14 +158,8 @@ class Bound:
     launch
         Launches the kernel; takes the addresses of a, b, d and the workspace, the stream, and what
         `scales` and the rest name. None if there is nothing to multiply.
-    fill
-        Whether the result is all zeros (K = 0).
     device
         Index of the CUDA device, -1 for the host.
-    workspace
-        Makes the workspace; None if the kernel needs none.
-    plan
-        The plan. None if there is nothing to multiply, or NumPy's own matmul computes it.
     options
         The options of the call. They keep the caller's plan alive, so that its id, which is in the
         key, stays its own.
@@ -174,10 +167,14 @@ class Bound:
         The caller's arrays.
     fresh
         Whether `out` is made for the call.
+    plan
+        The plan. None if there is nothing to multiply, or NumPy's own matmul computes it.
+    fill
+        Whether the result is all zeros (K = 0).
     takes_more
-        Whether the launcher takes anything beside a, b and d.
-    workspace_bytes
-        Its bytes.
+        Whether the launcher takes more than a, b and d.
+    workspace, workspace_bytes
+        Makes the workspace, None if the kernel needs none; and its bytes.
     returned
         Make further results.
     scales
@@ -197,8 +194,8 @@ class Bound:
         What it takes before those: the numbers by which scales of A and of B step.
     check
         Refuses such ends in host memory, at an address, that are wrong.
-    instead
-        What is computed in its place, if anything is; there is no launcher then.
+    inner, instead
+        What is computed in its place, and how, if anything is; there is no launcher then.
     kept
         Whether calls with the same key are equal. If not, each call is bound anew.
     """
@@ -206,14 +203,14 @@ class Bound:
     make: Callable[[], Any]
     scalar: bool
     launch: Launcher | None
-    fill: bool
     device: int
-    workspace: Callable[[], Any] | None
-    plan: Plan | None
     options: Options
     arrays: Arrays
     fresh: bool
+    plan: Plan | None = None
+    fill: bool = False
     takes_more: bool = False
+    workspace: Callable[[], Any] | None = None
     workspace_bytes: int = 0
     returned: tuple[Callable[[], Any], ...] = ()
     scales: tuple[int, ...] = ()
@@ -224,12 +221,13 @@ class Bound:
     ends: int = -1
     steps: tuple[int, ...] = ()
     check: Callable[[int], None] | None = None
+    inner: Bound | None = None
     instead: Instead | None = None
     kept: bool = True
 
     @property
     def allocates(self) -> bool:
-        """Whether a call fills memory on its stream beside the launch."""
+        """Whether a call fills memory on its stream besides the launch."""
         if self.instead is not None:
             return True
         return bool(self.fresh or self.workspace or self.launch is None or self.arrays.zeroed)

@@ -13,7 +13,7 @@ from ..arrays.library import Library, is_written
 from ..arrays.operands import HOST
 from ..problem.overlap import refuse_self_overlap
 from ..support.log import LOG
-from .bound import Copy, called
+from .bound import Copy, Instead, called
 from .instead import Replaced, refuse_capture, views_of
 from .request import Request
 from .result_type import device_of, plain
@@ -42,7 +42,7 @@ def with_copied_bytes(library: Library, request: Request) -> Replaced | None:
     Raises
     ------
     UnigemmError
-        An array is written beside the result and is such a one, or see `unigemm.matmul`.
+        An auxiliary array that is written is such a one, or see `unigemm.matmul`.
     """
     named = {name: plain(x) for name, x in request.arrays().items()}
     odd = [name for name, x in named.items() if library.as_bytes(x, called(name)) is not None]
@@ -78,7 +78,7 @@ def with_copied_bytes(library: Library, request: Request) -> Replaced | None:
             library.claim(out, "out")
             move(out, found)
 
-    return Replaced(request.having(made), tuple(copies), back, apart)
+    return Replaced(request.having(made), Instead(tuple(copies), back, apart))
 
 
 def _refuse_self_overlap(library: Library, out: Any) -> None:

@@ -13,15 +13,15 @@ from ..problem.complex_form import ComplexForm, complex_form, dense_steps
 from ..problem.contraction import View
 from ..problem.dtypes import COMPLEX, CONVERTED, DType, real_part
 from ..support.arguments import shown
-from .bound import Copy
+from .bound import Copy, Instead
 from .instead import Replaced, strided, views_of
 from .request import Request
-from .result_type import complex_type, conjugated, described, described_complex_type, plain
+from .result_type import complex_type, conjugated, described, plain
 
-__all__ = ["real_call", "real_description", "refuse_options"]
+__all__ = ["TERMS", "real_call", "real_description", "refuse_options"]
 
-#: What a request may have beside a product whose parts are computed apart.
-_AUX = ("alpha", "beta", "c", "bias")
+#: What a request may have besides a product whose parts are computed apart.
+TERMS = ("alpha", "beta", "c", "bias")
 
 
 def real_call(library: Library, request: Request) -> Replaced:
@@ -43,7 +43,7 @@ def real_call(library: Library, request: Request) -> Replaced:
     seen = {name: plain(x) if name in ("a", "b") else x for name, x in named.items()}
     layouts = {name: library.operand(x, name).layout for name, x in seen.items()}
     device = library.operand(seen["a"], "a").device
-    dtype = complex_type(library, request._replace(a=seen["a"], b=seen["b"]))
+    dtype = complex_type(request, layouts["a"], layouts["b"], promotes=library.promotes)
     refuse_options(request)
     shape = _shape(layouts)
     d = layouts.get("out") or Layout(shape, compact_strides(shape), dtype)
@@ -78,7 +78,7 @@ def real_call(library: Library, request: Request) -> Replaced:
     real = request._replace(
         **moved, out=strided(library, target, form.form.d, unit), stream=None, **kinds
     )
-    return Replaced(real, tuple(made.copies), back, apart, make=make, scalar=not shape)
+    return Replaced(real, Instead(tuple(made.copies), back, apart), make, scalar=not shape)
 
 
 def unit_of(library: Library, x: Any) -> int:
@@ -108,7 +108,7 @@ class _Made:
         return Layout(layout.shape, dense_steps(layout.shape), dtype)
 
     def expanded(self, form: ComplexForm) -> None:
-        """Note the operand that has i times each number beside it."""
+        """Note the operand that has i times each number next to it."""
         if form.expanded is None:
             return
         name, before = "ab"[form.expanded], (slice(None),) * form.before
@@ -180,7 +180,7 @@ def refuse_options(request: Request) -> None:
     if request.quantize_out is not None:
         raise UnsupportedDtype("complex results are not quantised; leave quantize_out= out")
     for name in request.arguments():
-        if name not in _AUX:
+        if name not in TERMS:
             raise UnsupportedProblem(
                 f"{name} is for real numbers and these are complex; leave it out (alpha, beta, c "
                 "and bias are for both)"
@@ -202,7 +202,7 @@ def real_description(request: Request) -> Request:
         See `unigemm.plan`.
     """
     named = {name: described(plain(x), name) for name, x in request.arrays().items()}
-    dtype = described_complex_type(request, named["a"], named["b"])
+    dtype = complex_type(request, named["a"], named["b"], promotes=True)
     refuse_options(request)
     shape = _shape(named)
     d = named.get("out") or Layout(shape, compact_strides(shape), dtype)

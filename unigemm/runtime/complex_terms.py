@@ -1,4 +1,4 @@
-"""Complex alpha and beta: the plain product first, then sums of the library's own complex numbers.
+"""Complex alpha and beta: the plain product first, then terms that the library itself adds.
 
 Kernels multiply the parts of complex numbers and know no pairs of them. So the terms of such a
 call are added behind the product, in one way on every device.
@@ -16,17 +16,15 @@ from ..arrays.operands import parse_dtype
 from ..errors import UnsupportedDtype
 from ..problem.canonical import Layout, result_shape
 from ..problem.dtypes import COMPLEX, CONVERTED, DType
-from .complex_calls import refuse_options
+from .bound import Instead
+from .complex_calls import TERMS, refuse_options
 from .epilogue_arguments import traced_epilogue
 from .instead import Replaced, views_of
 from .options import Options
 from .request import Request
 from .result_type import complex_type, device_of, plain
 
-__all__ = ["TERMS", "has_complex_terms", "with_terms_apart", "without_terms"]
-
-#: What is added behind the product.
-TERMS = ("alpha", "beta", "c", "bias")
+__all__ = ["has_complex_terms", "with_terms_apart", "without_terms"]
 
 
 def has_complex_terms(request: Request, named: Mapping[str, Any]) -> bool:
@@ -84,7 +82,7 @@ def with_terms_apart(library: Library, request: Request) -> Replaced | None:
         return None
     layouts = {name: library.layout(x, name) for name, x in named.items()}
     product = without_terms(request, layouts)
-    dtype = complex_type(library, product._replace(a=named["a"], b=named["b"]))
+    dtype = complex_type(product, layouts["a"], layouts["b"], promotes=library.promotes)
     shape = result_shape(layouts["a"].shape, layouts["b"].shape)
     make = library.maker(shape, dtype, device_of(library, named["a"], "a"))
     indices = {name: i for i, name in enumerate(dict.fromkeys(("a", "b", "out", *named)))}
@@ -104,12 +102,5 @@ def with_terms_apart(library: Library, request: Request) -> Replaced | None:
             terms.append((arrays[indices["bias"]], None))
         views.combine(to, terms)
 
-    return Replaced(
-        product._replace(out=make()),
-        (),
-        apart=make if has_out else None,
-        make=make,
-        scalar=not shape,
-        combine=combine,
-        numbers=kept,
-    )
+    instead = Instead(apart=make if has_out else None, combine=combine)
+    return Replaced(product._replace(out=make()), instead, make, scalar=not shape, numbers=kept)

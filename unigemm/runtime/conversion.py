@@ -81,7 +81,7 @@ def with_conversion(
     result: tuple[HostArray | None, Any] = (None, None) if has_epilogue else (z, options.dtype)
     product = numpy_product(x, y, *result, options.casting, promotes=promotes)
     if has_epilogue and product is not None and parse_dtype(product.loop[0]) in EXACT:
-        # Of rounded sums the epilogue decides what D is; these become D as without one.
+        # Of rounded accumulators the epilogue decides what D is; these become D as without one.
         product = numpy_product(x, y, z, options.dtype, options.casting, promotes=promotes)
     if product is None:
         return options

@@ -23,7 +23,7 @@ from ..planning.target import Target
 from ..problem.canonical import Layout, result_shape
 from ..problem.dtypes import INPUTS, DType, output_dtypes
 from ..support.log import LOG
-from .bound import Copy
+from .bound import Copy, Instead
 from .conversion import with_conversion
 from .instead import Replaced
 from .options import Options, check_options, stated, with_named_backend
@@ -32,7 +32,7 @@ from .scale_arguments import NO_SCALES
 
 __all__ = ["dtype_of_copies", "with_copies"]
 
-_LAUNCH_US = 3.0  # of a copy, beside its traffic
+_LAUNCH_US = 3.0  # of a copy, besides its traffic
 
 
 def with_copies(library: Library, request: Request) -> Replaced | None:
@@ -71,7 +71,7 @@ def with_copies(library: Library, request: Request) -> Replaced | None:
             copies.append(Copy(i, make, views.assign))
     LOG.debug("%s is converted to %s before each product", " and ".join(found), dtype)
     copied = request._replace(**found, dtype=options.dtype, casting=None)
-    return Replaced(copied, tuple(copies), as_read=True)
+    return Replaced(copied, Instead(tuple(copies), as_read=True))
 
 
 def dtype_of_copies(
@@ -102,13 +102,9 @@ def dtype_of_copies(
         return dtype if options.plan.problem.converted is None else None
     if options.backend != "auto":
         return None if backend_named(options.backend).takes_conversions else dtype
-    a, b = (_layout(named[name]) for name in ("a", "b"))
+    a, b = (named[name].layout for name in ("a", "b"))
     plain = replace(options, dtype=dtype, plan=None, casting=None)
     return dtype if _pays(a, b, plain, target) else None
-
-
-def _layout(x: Operand | Layout) -> Layout:
-    return x.layout if isinstance(x, Operand) else x
 
 
 @lru_cache(maxsize=512)

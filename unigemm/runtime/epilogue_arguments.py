@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..arrays.array_spec import ArraySpec
 from ..arrays.operands import Operand, compact_strides, output_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import Layout, gated_shape, result_shape
@@ -213,7 +212,7 @@ class _Builder:
             self.arguments[argument] = ("number", len(self.numbers))
             self.numbers.append(name)
             return
-        layout = _layout(self.see(value, name))
+        layout = self.see(value, name).layout
         dtypes = EXACT if self.exact else dtypes
         if layout.dtype not in dtypes:
             raise UnsupportedDtype(
@@ -255,7 +254,7 @@ class _Builder:
         seen = self.see(self.given[name], name)
         if isinstance(seen, Operand) and seen.readonly:
             raise UnsupportedProblem(f"{name} is read-only; pass an array that may be written")
-        layout = _layout(seen)
+        layout: Layout = seen.layout
         if layout.dtype not in dtypes:
             raise UnsupportedDtype(
                 f"{name} is {layout.dtype}; use {', '.join(d.value for d in dtypes)}"
@@ -449,7 +448,3 @@ def broadcast(
         )
     steps = (0 if extent == 1 else step for extent, step in zip(own, layout.strides, strict=True))
     return Layout(shape, (*(0,) * missing, *steps), layout.dtype, layout.alignment)
-
-
-def _layout(seen: Operand | Layout | ArraySpec) -> Layout:
-    return seen.layout if isinstance(seen, Operand | ArraySpec) else seen

@@ -53,7 +53,7 @@ def measured(
     Returns
     -------
     bool
-        Whether a later call like it should be asked again.
+        Whether a later call like it should come here again.
     """
     if options.converted is not None:
         return False

@@ -52,7 +52,7 @@ def requested_form(
         if x is not None and not isinstance(x, ArraySpec):
             library_of(x, name)  # says what is no array
         seen = None if x is None else see(x, name)
-        found[name] = seen.layout if isinstance(seen, Operand | ArraySpec) else seen
+        found[name] = None if seen is None else seen.layout
     a, b = (see(x, name).shape for x, name in ((request.a, "a"), (request.b, "b")))
     return form_of(a, b, found["offsets"], found["rows"], request.rest)
 

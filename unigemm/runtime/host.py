@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from ..arrays.numpy_arrays import viewer
 from ..arrays.operands import HostArray, Operand, output_dtype
 from ..errors import UnsupportedProblem
 from ..planning.backend import Launcher
 from ..problem.block_scales import elements_of
-from ..problem.canonical import Gemm, Layout
+from ..problem.canonical import Gemm
 from ..problem.dtypes import numpy_dtype
+from .conversion import Described
 from .numpy_matmul import HostProduct, is_for_kernels, numpy_product, refuse_casts
 from .options import Options, stated
 from .torch_matmul import by_torch, may_be_torchs
 
-__all__ = ["Described", "host_gemm", "host_product", "launch_apart"]
+__all__ = ["host_gemm", "host_product", "launch_apart", "with_elements"]
 
 
-Described = TypeVar("Described", Operand, Layout)
-
-
-def _elements(x: Described, options: Options) -> Described:
-    """Return an operand with the type that its elements have beside the call's block scales."""
+def with_elements(x: Described, options: Options) -> Described:
+    """Return an operand with the type that its elements have with the call's block scales."""
     assert options.blocks is not None
     return replace(x, dtype=elements_of(x.dtype, options.blocks[0].dtype))
 
@@ -48,7 +45,7 @@ def host_product(
     Raises
     ------
     UnsupportedProblem
-        NumPy does not compute the product as asked either.
+        NumPy does not compute the product as requested either.
     """
     a, b, out = hosts["a"], hosts["b"], hosts.get("out")
     if a is None or b is None or ("out" in hosts and out is None):

@@ -15,7 +15,7 @@ from ..arrays.library import Library, Views
 from ..arrays.operands import HOST, Device
 from ..errors import UnsupportedProblem
 from ..problem.contraction import View
-from .bound import Bound, Combine, Copy, Instead
+from .bound import Bound, Instead
 from .request import Request
 
 __all__ = [
@@ -36,8 +36,8 @@ class Replaced(NamedTuple):
     ----------
     request
         The call, of arrays that are like those that will be made; they hold nothing yet.
-    copies, back, apart, as_read, combine
-        See `unigemm.runtime.bound.Instead`.
+    instead
+        How it stands for the other.
     make, scalar
         Of a result that is not the other call's own: see `Bound`.
     numbers
@@ -45,18 +45,10 @@ class Replaced(NamedTuple):
     """
 
     request: Request
-    copies: tuple[Copy, ...]
-    back: Callable[[Any, Any], object] | None = None
-    apart: Callable[[], Any] | None = None
-    as_read: bool = False
+    instead: Instead
     make: Callable[[], Any] | None = None
     scalar: bool = False
-    combine: Combine | None = None
     numbers: tuple[str, ...] = ()
-
-    def by(self, bound: Bound) -> Instead:
-        """Return what a call is bound to, its request being bound."""
-        return Instead(bound, self.copies, self.back, self.apart, self.as_read, self.combine)
 
 
 def views_of(library: Library) -> Views:
@@ -109,11 +101,12 @@ def compute_instead(
     run
         That function.
     """
-    instead = bound.instead
+    instead, inner = bound.instead, bound.inner
     assert instead is not None
+    assert inner is not None
     known, at = list(arrays), list(addresses)
     result = None
-    if not instead.bound.fresh:
+    if not inner.fresh:
         if bound.fresh:
             known.insert(2, bound.make())
             at.insert(2, library.address(known[2]))
@@ -126,15 +119,15 @@ def compute_instead(
         fill(copy, known[i])
         known[i], at[i] = copy, library.address(copy)
     if instead.combine is not None:
-        run(library, instead.bound, tuple(known[:3]), at[:3], numbers, None, parts)
+        run(library, inner, tuple(known[:3]), at[:3], numbers, None, parts)
         instead.combine(result, known[2], known, numbers)
         scalar = bound.scalar and bound.fresh
         return library.scalar(result) if scalar else result
-    found = run(library, instead.bound, tuple(known), at, numbers, None, parts)
+    found = run(library, inner, tuple(known), at, numbers, None, parts)
     if instead.back is not None:
         instead.back(known[2], result)
         found = result
-    scalar = bound.scalar and bound.fresh and not instead.bound.fresh
+    scalar = bound.scalar and bound.fresh and not inner.fresh
     return library.scalar(found) if scalar else found
 
 

@@ -105,21 +105,23 @@ def _load(backend: Backend, plan: Plan, device: int = 0) -> object:
     """Load a plan's kernel, from the bytes that the cache has checked."""
     from ..cache import default_cache
 
-    load = LOADERS.get(device, backend.load)
     key = backend.key(plan)
     files = default_cache().contents(key, lambda: _compiled(backend, plan))
-    with watch() as took:
-        kernel = _loaded_from(load, files, plan)
-    LOG.info("loaded %s %s on cuda:%d in %s", key.backend, key.digest[:16], device, took)
+    kernel = _loaded_from(backend.load, files, plan, key, device)
     dump(plan, key.digest, files)
     return kernel
 
 
-def _loaded_from(load: Callable[[Any, Any], object], files: Any, plan: Plan | KernelKey) -> object:
+def _loaded_from(
+    load: Callable[[Any, Any], object], files: Any, plan: Plan | KernelKey, key: KernelKey,
+    device: int,
+) -> object:  # fmt: skip
     """Load a kernel while forks wait; whatever goes wrong is a typed error."""
     try:
-        with held_back():
-            return load(files, plan)
+        with watch() as took, held_back():
+            kernel = LOADERS.get(device, load)(files, plan)
+        LOG.info("loaded %s %s on cuda:%d in %s", key.backend, key.digest[:16], device, took)
+        return kernel
     except (UnigemmError, MemoryError):
         raise
     except Exception as error:

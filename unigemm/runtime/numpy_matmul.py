@@ -43,7 +43,8 @@ class HostProduct:
     dtype
         Type of the result; `out` may have another one.
     loop
-        The types of the two inputs after NumPy has converted them, and the type of the sums.
+        The types of the two inputs after NumPy has converted them, and the type of the
+        accumulators.
     """
 
     a: HostArray
@@ -212,14 +213,14 @@ def _requested(
         return requested
     kinds = {a.dtype, b.dtype}
     if np.dtype(np.int8) in kinds and kinds <= {np.dtype(np.int8), np.dtype(np.bool_)}:
-        requested = np.dtype(np.int32)  # as kernels do, so that nothing of the sums is lost
+        requested = np.dtype(np.int32)  # as kernels do, so that nothing of an accumulator is lost
         if out is not None and out.dtype.kind == "i":
-            # As dtype= requests it: the low bits of the sums.
+            # As dtype= requests it: the low bits of the accumulators.
             requested = out.dtype.newbyteorder("=")
         elif out is not None and not np.can_cast(requested, out.dtype, "safe"):
             raise UnsupportedDtype(
                 f"int8 inputs do not give a {out.dtype} result; use int32, or int8 or int16 for "
-                "the low bits of the sums, as numpy.matmul keeps them"
+                "the low bits of the accumulators, as numpy.matmul keeps them"
             )
     elif {kind.name for kind in kinds} == {"bfloat16"} and out is None:
         requested = a.dtype  # NumPy itself gives float32
@@ -229,7 +230,7 @@ def _requested(
 def _loop(
     a: HostArray, b: HostArray, out: HostArray | None, requested: np.dtype | None, casting: str
 ) -> tuple[np.dtype, np.dtype, np.dtype] | None:
-    """Return the types that NumPy multiplies and sums; None if it does not take them."""
+    """Return the types that NumPy multiplies and adds up; None if it does not take them."""
     import numpy as np
 
     arrays = (a, b) if out is None else (a, b, out)
@@ -238,9 +239,9 @@ def _loop(
     given = (a.dtype, b.dtype, None if out is None else out.dtype)
     options: dict[str, Any] = {"casting": casting}
     if requested is not None:
-        # Sums of bfloat16 are in float32, and rounded once.
-        sums = np.dtype(np.float32) if requested.name == "bfloat16" else requested
-        options["signature"] = (None, None, sums)
+        # Accumulators of bfloat16 are float32, and rounded once.
+        acc = np.dtype(np.float32) if requested.name == "bfloat16" else requested
+        options["signature"] = (None, None, acc)
     try:
         first, second, result = np.matmul.resolve_dtypes(given, **options)
     except TypeError as error:
@@ -251,7 +252,7 @@ def _loop(
 
 
 def _is_number(dtype: np.dtype) -> bool:
-    """Whether a type is one of NumPy's own, or bfloat16, which NumPy sums in float32."""
+    """Whether a type is one of NumPy's own, or bfloat16, which NumPy adds up in float32."""
     import numpy as np
 
     own = issubclass(dtype.type, np.number | np.bool_) and dtype.type.__module__ == "numpy"

@@ -56,7 +56,7 @@ class Options:
     scaled: bool = False
     batch_invariant: bool = False
     blocks: tuple[Layout, Layout] | None = None  # layouts of the block scales
-    granularity: Granularities | None = None  # of those that multiply sums
+    granularity: Granularities | None = None  # of those that multiply accumulators
     casting: str | None = None
     operation: str = "matmul"
     rest: str = "zeros"
@@ -137,7 +137,7 @@ def describe(
         raise ShapeMismatch(f"out has shape {out.shape}; the product has shape {shape}")
     if out.dtype is not dtype:
         raise UnsupportedDtype(f"out is {out.dtype} and dtype= asks for {dtype}; make them agree")
-    return out.layout if isinstance(out, Operand) else out
+    return out.layout
 
 
 def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
@@ -174,7 +174,7 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
 def intermediate(a: DType, d: Layout, sharing: Sharing = "row") -> Layout:
     """Return the layout of what a second pass rounds to a result that lies so.
 
-    bfloat16 has bits enough for float8; int8 has about as many itself. Scales of 128 neighbours are
+    bfloat16 has bits enough for float8; int8 has no more itself. Scales of 128 neighbours are
     those of float32, as other kernels give them.
     """
     narrow = (

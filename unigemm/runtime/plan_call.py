@@ -16,16 +16,15 @@ from ..planning.cuda_driver import current_index
 from ..planning.plan import Plan
 from ..planning.select import plan_gemm, target_of
 from ..planning.target import CPU, Target, check_target, device_count, named_target
-from ..problem.block_scales import elements_of
 from ..problem.canonical import Gemm, Layout
-from ..problem.dtypes import COMPLEX, DType
-from .complex_calls import real_description
-from .complex_terms import TERMS, has_complex_terms, without_terms
+from ..problem.dtypes import COMPLEX
+from .complex_calls import TERMS, real_description
+from .complex_terms import has_complex_terms, without_terms
 from .conversion import with_conversion
 from .converted_copies import dtype_of_copies
 from .epilogue_arguments import traced_epilogue
 from .grouped import requested_form
-from .host import host_gemm, host_product
+from .host import host_gemm, host_product, with_elements
 from .numpy_matmul import HostProduct
 from .options import Options, blaming, check_options, describe, stated, with_named_backend
 from .quantized_results import (
@@ -173,7 +172,8 @@ def plan_call(
         copies = may and where.is_gpu
         dtype = dtype_of_copies(seen, options, where, has_epilogue=bool(given)) if copies else None
         if dtype is not None:  # the product of these is planned
-            named |= {n: _copied(seen[n], dtype) for n in "ab" if seen[n].dtype is not dtype}
+            copied = {n: seen[n].shape for n in "ab" if seen[n].dtype is not dtype}
+            named |= {n: ArraySpec(shape, dtype) for n, shape in copied.items()}
             options = replace(options, converted=None)
     if given or (options.quantize_out is not None and options.epilogue is None):
         options = _with_epilogue(options, given, named, on_host=not where.is_gpu)
@@ -187,8 +187,7 @@ def plan_call(
                 return _plan_on_host(product, where, options, usable=usable, keep=keep)
     layouts = {n: described(x, n) for n, x in named.items()}
     if options.blocks:
-        scales_of = options.blocks[0].dtype
-        layouts = {n: replace(x, dtype=elements_of(x.dtype, scales_of)) for n, x in layouts.items()}
+        layouts = {n: with_elements(x, options) for n, x in layouts.items()}
     on_host = not where.is_gpu
     stated: Callable[..., Gemm] = _stated
     try:
@@ -198,11 +197,6 @@ def plan_call(
     gemm = stated(options, on_host, *layouts.values())
     with blaming(requested, options):
         return plan_gemm(gemm, where, options.backend, usable=usable, keep=keep, tuned=tuned)
-
-
-def _copied(x: Layout, dtype: DType) -> ArraySpec:
-    """Return the description of a copy in another type."""
-    return ArraySpec(x.shape, dtype)
 
 
 def _with_epilogue(

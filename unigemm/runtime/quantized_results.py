@@ -1,4 +1,4 @@
-"""``quantize_out`` of a call: results of eight bits beside their scales.
+"""``quantize_out`` of a call: results of eight bits with their scales.
 
 Scales of 128 neighbours are written by the kernel that multiplies. A row's is not known before the
 row is, which several tiles have: the product goes into the workspace, and a second pass rounds it.
@@ -40,7 +40,6 @@ __all__ = [
     "refuse_more_results",
     "scales_layout",
     "scales_of_nothing",
-    "scales_of_result",
     "second_pass",
     "with_quantized_results",
     "with_second_pass",
@@ -157,14 +156,7 @@ def scales_layout(
     if isinstance(given, Operand) and given.readonly:
         raise UnsupportedProblem("out[1] is read-only; pass an array that may be written")
     refuse_self_overlap("out[1]", given.shape, given.strides)
-    return given.layout if isinstance(given, Operand) else given
-
-
-def scales_of_result(given: Operand | None, d: Layout, options: Options) -> Layout | None:
-    """Return how the scales of a quantised result lie, the caller's or new; None for any other."""
-    if options.quantize_out is None:
-        return None
-    return scales_layout(given, d.shape, options.quantize_out)
+    return given.layout
 
 
 def leaves_scales(options: Options) -> bool:
@@ -185,7 +177,7 @@ def epilogue_shape(
 
 
 def refuse_more_results(more: int) -> None:
-    """Refuse an epilogue that returns `more` results beside the one that is quantised.
+    """Refuse an epilogue that returns `more` results than the one that is quantised.
 
     Raises
     ------

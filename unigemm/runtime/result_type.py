@@ -31,7 +31,6 @@ __all__ = [
     "complex_type",
     "conjugated",
     "described",
-    "described_complex_type",
     "described_type",
     "device_of",
     "is_complex",
@@ -111,8 +110,17 @@ def plain(x: Any) -> Any:
     return x.conj() if conjugated(x) else x
 
 
-def complex_type(library: Library, request: Request) -> DType:
-    """Return the type of a complex product on a GPU: by NumPy's promotion, where `library` has it.
+def complex_type(request: Request, a: Described, b: Described, *, promotes: bool) -> DType:
+    """Return the type of a complex product that kernels compute, by NumPy's promotion.
+
+    Parameters
+    ----------
+    request
+        The call.
+    a, b
+        Its operands, or their layouts.
+    promotes
+        Whether the library converts mixed types. Else both operands have one type.
 
     Raises
     ------
@@ -120,12 +128,6 @@ def complex_type(library: Library, request: Request) -> DType:
         The operands are mixed and the library does not promote them, one is neither real nor
         complex, or `casting` forbids what is requested.
     """
-    named = {"a": request.a, "b": request.b}
-    operands = {name: library.operand(x, name) for name, x in named.items()}
-    return _of_complex(request, *operands.values(), promotes=library.promotes)
-
-
-def _of_complex(request: Request, a: Described, b: Described, *, promotes: bool) -> DType:
     out = None
     if request.results:
         given = request.results[0]
@@ -151,13 +153,8 @@ def _of_complex(request: Request, a: Described, b: Described, *, promotes: bool)
     return found
 
 
-def described_complex_type(request: Request, a: Layout, b: Layout) -> DType:
-    """Return the same for a request whose arrays are described."""
-    return _of_complex(request, a, b, promotes=True)
-
-
 def described_type(request: Request, *, on_host: bool) -> DType:
-    """Return the same for a request whose `a` and `b` are described by an `ArraySpec`."""
+    """Return `result_type` of a request whose `a` and `b` are described by an `ArraySpec`."""
     a, b = (x.layout for x in (request.a, request.b) if isinstance(x, ArraySpec))
     hosts = {"a": HostArray.of(a), "b": HostArray.of(b)}
     found = _of_host(request, hosts, promotes=True) if on_host else None
@@ -183,7 +180,7 @@ def _of_kernels(
     if a.dtype is DType.INT8 and request.scales():  # the epilogue multiplies by them
         requested, has_epilogue = scaled_default(a.dtype) if requested is None else requested, True
     if any(x.dtype in COMPLEX for x in (a, b)) and (has_epilogue or not on_host):
-        return _of_complex(request, a, b, promotes=promotes)
+        return complex_type(request, a, b, promotes=promotes)
     if has_epilogue or not on_host:  # other products that are converted there are NumPy's own
         options = Options.of(request, NO_SCALES, scaled=not has_epilogue and bool(request.scales()))
         named = {"a": a, "b": b}

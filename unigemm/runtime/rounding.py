@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from .. import hooks
@@ -13,8 +14,7 @@ from ..planning.select import target_of
 from ..problem.canonical import Layout
 from ..problem.quantization import Sharing, quantized
 from ..support.forks import Lock
-from ..support.log import LOG, watch
-from .loader import LOADERS, RECORDERS, _loaded, _loaded_from, _loading
+from .loader import RECORDERS, _loaded, _loaded_from, _loading
 from .rounding_kernels import RoundingKernel, row_alignment
 
 __all__ = ["Rounding", "rounding_of"]
@@ -121,9 +121,7 @@ def _folded(
             m *= extent
             del dims[0]
     dims += [[1, 0, 0, 0]] * (_STACK - len(dims))
-    rows = m
-    for extent, *_ in dims:
-        rows *= extent
+    rows = m * prod(extent for extent, *_ in dims)
     if max(rows, k) > _MOST or rows * -(-k // 128) > _MOST:
         raise UnsupportedProblem(
             f"x of shape {shape} has more rows, or blocks of 128, than 2**31; pass parts of it"
@@ -152,8 +150,6 @@ def _kernel(quantizer: Any, kind: Any, device: Device) -> Callable[..., None]:
             from ..cache import default_cache
 
             files = default_cache().contents(key, wanted.compiled)
-            load = LOADERS.get(device.index, quantizer.load)
-            with watch() as took:
-                kernel = _loaded[entry] = _loaded_from(load, files, key)
-            LOG.info("loaded %s %s on %s in %s", key.backend, key.digest[:16], device, took)
+            kernel = _loaded_from(quantizer.load, files, key, key, device.index)
+            _loaded[entry] = kernel
     return kernel  # type: ignore[return-value]

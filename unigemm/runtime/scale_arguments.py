@@ -40,14 +40,14 @@ class Scales:
     blocks
         The names of arrays of block scales, and their layouts: of both operands, or of none.
     granularity
-        What shares one of them, where sums are multiplied by them; None where elements are.
+        What shares one of them, where accumulators are multiplied by them; None where elements are.
     factors
         The names of those that are numbers.
     grouped
         The operands with a scale for each group, of those of whole operands.
     in_epilogue
-        The names of those that the epilogue multiplies sums by, which are in no other field: of
-        lines, and all those of integers.
+        The names of those that the epilogue multiplies accumulators by, which are in no other
+        field: of lines, and all those of integers.
     result
         The type of the result where none is requested; None for that of a product without scales.
     """
@@ -152,7 +152,7 @@ def scales_of(
         elif scale is not None:
             x = seen[own]
             if own in shared or x.dtype in BLOCKS:
-                blocks[name] = own, x.layout if isinstance(x, Operand) else x
+                blocks[name] = own, x.layout
             elif _is_for_each(x, form):
                 if of_integers:
                     raise UnsupportedProblem(
@@ -234,7 +234,7 @@ def _check_together(
 def _refuse_one_of_blocks(
     shared: Mapping[str, Granularity], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Refuse scales of 128 elements of K beside others, or none; `shapes` are all that are given.
+    """Refuse scales of 128 elements of K with others, or none; `shapes` are all that are given.
 
     Raises
     ------
@@ -278,7 +278,7 @@ def _of_blocks(
     """Return what shares a scale of 128 elements of K, by the arguments that hold such scales.
 
     Of no more than 128 elements of K, scales of lines and of whole operands are such, too; they are
-    taken for these only beside those of 128 lines.
+    taken for these only with those of 128 lines.
     """
     found: dict[str, Granularity] = {}
     is_needed = False

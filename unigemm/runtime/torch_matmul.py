@@ -96,7 +96,7 @@ def _has_instructions(kind: str) -> bool:
     """Whether PyTorch has a fast and exact way for a type on this processor."""
     import torch
 
-    # Else bfloat16 may be summed in bfloat16, and sums of two products of int8 saturate.
+    # Else bfloat16 may be added up in bfloat16, and two products of int8 may saturate.
     needs = {"bfloat16": "_is_avx512_bf16_supported", "int8": "_is_vnni_supported"}.get(kind)
     if needs is None:
         return True

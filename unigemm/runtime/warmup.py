@@ -37,7 +37,7 @@ __all__ = ["Spec", "planned", "planned_calls", "plans_for", "record", "warmup"]
 Spec: TypeAlias = "Plan | RoundingKernel | Mapping[str, Any]"
 
 _SIZES = ("m", "n", "k")
-#: What a product in words may hold beside its sizes and its dtype.
+#: What a product in words may hold besides its sizes and its dtype.
 _WORDS = ("dtype", "out_dtype", "layout", "batch", "epilogue", "groups", "along", "scale_a",
           "scale_b", "quantize_out", "backend", "precision", "deterministic",
           "batch_invariant")  # fmt: skip

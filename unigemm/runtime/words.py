@@ -36,7 +36,7 @@ SCALES = {
 QUANTIZED: dict[str, Any] = {"1x128": (1, 128), "row": "row"}
 LAYOUTS = ("nn", "nt", "tn", "tt")
 _ALONG = ("m", "n", "k", "rows")
-#: Beside the names of activations.
+#: Besides the names of activations.
 WORDS = (
     *("alpha", "bias", "c", "preact_out", "amax_out", "bias_grad_out"),
     *("scale_a", "scale_b", "scale_d", "halves"),
@@ -157,7 +157,7 @@ def request_of(
         a, b, ends, shape = grouped_specs(a, b, groups, along)
         given |= {**ends, "operation": "grouped"}
     requested = requested_specs(epilogue, scale_a, scale_b, a, b, shape)
-    # A scale of an operand that has block scales goes beside them, as a pair.
+    # A scale of an operand that has block scales goes with them, as a pair.
     given |= {name: (given[name], x) if name in given else x for name, x in requested.items()}
     given["quantize_out"] = quantize_out_of(quantize_out)
     return Request(a, b, dtype=out_dtype, **given, **options)

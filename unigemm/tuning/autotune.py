@@ -25,6 +25,7 @@ from ..support.arguments import file_path, function, seconds, shown, whole_numbe
 from ..support.version import __version__
 from .measure import Device, Workload, best_device, measure
 from .operands import Operands, another_class, call_of, check_class, compact_operands
+from .sweep import spec_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
         Scale,
     )
 
-__all__ = ["Trial", "autotune", "decide", "keep_fastest", "race", "workload_of"]
+__all__ = ["Trial", "autotune", "compiled", "decide", "keep_fastest", "race", "workload_of"]
 
 _LEAST_GAIN = 0.01  # of the pick's time; a smaller gain does not justify a change
 #: Takes what is being done, how many steps are done, and how many there are.
@@ -211,7 +212,7 @@ def keep_fastest(
     """
     plans = _contenders(first)
     say = report or (lambda what, done, of: None)
-    kernels, failed = _compile(plans, lambda done, of: say(f"compiling {of} kernels", done, of + 3))
+    kernels, failed = compiled(plans, lambda done, of: say(f"compiling {of} kernels", done, of + 3))
     each_ms = 1e3 * budget / (len(plans) + 4)
 
     def run(some: Sequence[Plan], budget_ms: float) -> list[Trial]:
@@ -295,13 +296,11 @@ def race(
         if reason:
             faults[number] = reason
             continue
-        checked = operands.fresh()  # not what another one has written
         try:
-            checked.call(plan)()
+            ratio = operands.ratio_of(plan)
         except UnigemmError as error:
             faults[number] = str(error)
             continue
-        ratio = operands.ratio(checked)
         if ratio <= 1:
             implementations[str(number)] = [arrays.call(plan) for arrays in operands.sets]
         else:
@@ -336,12 +335,7 @@ def workload_of(plan: Plan) -> Workload:
     )
     if "s" in problem.layout:
         raise another_class(problem)
-    lead = (work.batch,) if work.batch > 1 else ()
-    a, b = (
-        ArraySpec((*lead, *shape), work.dtype, "F" if letter == "t" else "C")
-        for shape, letter in zip(((work.m, work.k), (work.k, work.n)), work.layout, strict=True)
-    )
-    check_class(plan, a, b, None)
+    check_class(plan, *spec_of(work), None)
     return work
 
 
@@ -350,7 +344,7 @@ def _contenders(first: Plan) -> list[Plan]:
     return [first.taking(each) for each in (first.as_alternative, *first.alternatives)]
 
 
-def _compile(
+def compiled(
     plans: Sequence[Plan], report: Callable[[int, int], None]
 ) -> tuple[int, dict[str, str]]:
     """Compile kernels side by side; returns how many there are, and why some do not compile."""

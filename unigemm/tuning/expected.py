@@ -1,7 +1,8 @@
 """What a product with an epilogue or scales has to be: bounds of its results, from float64.
 
-The sums of some rows are made in float64 on the device. What the epilogue does to them is computed
-in host memory as intervals (see `intervals`), which need no tolerances and excuse nothing else.
+The products of some rows are made in float64 on the device. What the epilogue makes of them is
+computed in host memory as intervals (see `intervals`), which need no tolerances and excuse nothing
+else.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["Bounds", "Requested", "bounds_of"]
 
 _ELEMENTS = 1 << 20  # of a result that are checked at most, in whole rows; two rows always are
 _EXACT_BYTES = 4  # of a result: for shorter ones kernels may use quick functions
-_WRAPS = float(1 << 31)  # sums of int8
+_WRAPS = float(1 << 31)  # accumulators of int8
 _PLAIN = Epilogue((Step("sums"),), 0)
 
 
@@ -105,7 +106,7 @@ class Bounds:
 
         worst = 0.0
         for name, (low, high) in self.results.items():
-            whole = low.ndim < 2 or low.shape[-2] != len(self.rows)  # sums over all rows
+            whole = low.ndim < 2 or low.shape[-2] != len(self.rows)  # reduced over all rows
             values = device.values(found[name], None if whole else self.rows)
             if name == "out" and self.scaled:
                 scales = device.values(found[SCALES], None if whole else self.rows)
@@ -148,8 +149,8 @@ def bounds_of(
     arrays
         What the epilogue reads, by name.
     scales
-        Numbers, or arrays of one float32, that the sums are multiplied by; or those of blocks of K
-        of both operands.
+        Numbers, or arrays of one float32, that accumulators are multiplied by; or those of blocks
+        of K of both operands.
     share
         How many products are checked together: each has 1 / `share` of the rows checked.
     """
@@ -158,7 +159,7 @@ def bounds_of(
     shape = result_shape(tuple(a.shape), tuple(b.shape))
     rows = _rows(shape, share)
     dtype = requested.dtypes["a"]
-    sums, sizes = device.products(a, b, rows, scales if requested.of_blocks else ())
+    exact, sizes = device.products(a, b, rows, scales if requested.of_blocks else ())
     epilogue = requested.epilogue or _PLAIN
     kind = arithmetic(accumulator(dtype), requested.dtypes["out"])
     quick = any(requested.dtypes[name].itemsize < _EXACT_BYTES for name in _written(requested))
@@ -180,7 +181,7 @@ def bounds_of(
 
     with np.errstate(all="ignore"):
         slack = _slack(requested, int(a.shape[-1]), sizes)
-        values = Interval(sums - slack, sums + slack)
+        values = Interval(exact - slack, exact + slack)
         if epilogue is not _PLAIN and accumulator(dtype) is DType.INT32 and kind is DType.FLOAT32:
             values = of["round"](values)
         for scale in () if requested.of_blocks else scales:
@@ -238,7 +239,7 @@ def _total(
 
 
 def _slack(requested: Requested, k: int, sizes: Any) -> Any:
-    """Return the largest error of sums; NaN where they may wrap around, or overflow on the way."""
+    """Return the largest error of accumulators; NaN where they may wrap, or overflow on the way."""
     import numpy as np
 
     kind = accumulator(requested.dtypes["a"])
@@ -252,7 +253,7 @@ def _slack(requested: Requested, k: int, sizes: Any) -> Any:
 
 
 def _written(requested: Requested) -> tuple[str, ...]:
-    """Return the names of D and of what is stored beside it, in the epilogue's order."""
+    """Return the names of D and of the results stored with it, in the epilogue's order."""
     if requested.epilogue is None:
         return ("out",)
     first = len(requested.epilogue.arrays)

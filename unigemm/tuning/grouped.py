@@ -217,7 +217,7 @@ class GroupedCheck:
 
 @dataclass(frozen=True)
 class _Shapes:
-    """What groups have of the arrays beside A and B, which are as `Form.lifted` sees them."""
+    """What groups have of the auxiliary arrays, which are as `Form.lifted` sees them."""
 
     form: Form
 

@@ -38,6 +38,7 @@ __all__ = [
     "Timing",
     "Workload",
     "best_device",
+    "device_through",
     "error_factor",
     "error_ratio",
     "host_us",
@@ -83,7 +84,7 @@ class Workload:
     into
         Type of the result. None stands for that of the inputs, bfloat16 for float8, int32 for int8,
         float32 for int8 with scales; or what results are quantised to.
-    fused
+    arguments
         Further arguments of `unigemm.matmul` and their values: its scales, and its epilogue's. An
         `ArraySpec` describes an array.
     groups, along
@@ -100,18 +101,18 @@ class Workload:
     offset: int = 0
     precision: Precision = "ieee"
     into: DType | None = None
-    fused: tuple[tuple[str, Any], ...] = ()
+    arguments: tuple[tuple[str, Any], ...] = ()
     groups: int = 0
     along: str = "m"
 
     @property
     def plain(self) -> Workload:
         """The same product without an epilogue and scales."""
-        if not self.fused:
+        if not self.arguments:
             return self
         offered = output_dtypes(self.dtype)
         into = self.into if self.into in offered else None
-        return replace(self, fused=(), into=into)
+        return replace(self, arguments=(), into=into)
 
     @property
     def flops(self) -> int:
@@ -128,11 +129,11 @@ class Workload:
         """Type of the result."""
         if self.into is not None:
             return self.into
-        if "quantize_out" in dict(self.fused):
+        if "quantize_out" in dict(self.arguments):
             return quantized_default(self.dtype)
         offered = output_dtypes(self.dtype)
         default = scaled_default(self.dtype)
-        if default is not None and {"scale_a", "scale_b"} & dict(self.fused).keys():
+        if default is not None and {"scale_a", "scale_b"} & dict(self.arguments).keys():
             return default
         return DType.BFLOAT16 if self.dtype in FLOAT8 else offered[0]
 
@@ -165,8 +166,8 @@ class Workload:
         kind = str(self.dtype) if self.precision == "ieee" else self.precision
         into = f"-{self.into}" if self.into else ""
         size += f" in {self.groups} groups along {self.along}" if self.groups else ""
-        fused = "".join(f"+{_word(name, value)}" for name, value in self.fused)
-        return f"{size}-{self.layout}-{kind}{into}{tail}{fused}"
+        arguments = "".join(f"+{_word(name, value)}" for name, value in self.arguments)
+        return f"{size}-{self.layout}-{kind}{into}{tail}{arguments}"
 
 
 def _word(name: str, value: Any) -> str:
@@ -239,7 +240,12 @@ def best_device(index: int = 0) -> Device:
         raise BackendUnavailable("measuring needs a CUDA device; there is none here")
     from importlib.util import find_spec
 
-    if find_spec("torch") is not None:
+    return device_through("torch" if find_spec("torch") is not None else "cupy", index)
+
+
+def device_through(library: str, index: int) -> Device:
+    """Return the measuring device of a library: "torch" or "cupy"."""
+    if library == "torch":
         from .measure_torch import TorchDevice
 
         return TorchDevice(index)
@@ -345,12 +351,12 @@ def error_factor(k: int, dtype: DType, precision: Precision) -> float:
     where the formula rounds, which doubles u. The error of each product is added. Integers have no
     error.
     """
-    sums = accumulator(dtype)
-    if sums is DType.INT32:
+    acc = accumulator(dtype)
+    if acc is DType.INT32:
         return 0.0
     cut = 2 if precision != "ieee" or dtype in FLOAT8 else 1
     product = _FLOAT8_ERROR if dtype in FLOAT8 else _PRODUCT_ERROR[precision]
-    return 2 * (k + 8) * cut * unit_roundoff(sums) + product
+    return 2 * (k + 8) * cut * unit_roundoff(acc) + product
 
 
 def error_ratio(workload: Workload, device: Device, a: Any, b: Any, out: Any) -> float:

@@ -33,7 +33,7 @@ from ..support.log import LOG
 from .autotune import keep_fastest
 from .call_arrays import Arrays
 from .grouped import ends_of
-from .measure import Device
+from .measure import Device, device_through
 from .operands import Operands, check_of, requested_of, result_type, returned
 
 __all__ = ["autotuning", "tune"]
@@ -111,7 +111,7 @@ def tune(
     Returns
     -------
     bool
-        Whether a later call like it should be asked again: this one came at a bad moment.
+        Whether a later call like it should come here again: this one came at a bad moment.
     """
     options = with_named_backend(options)
     if (
@@ -190,7 +190,7 @@ def _tune(
         return
     _tried.add(product)
     check_writable()
-    device = _device(library, on.index)
+    device = device_through(library.name, on.index)
     device.synchronize()  # the inputs may still be written, on any stream
     begin = time.monotonic()
     operands = _measured(library, request, on, first, traced, options.form, device)
@@ -272,13 +272,3 @@ def _like(library: Library, x: Any, name: str, on: ArrayDevice) -> Any:
         flat = flat[: len(flat) // x.itemsize * x.itemsize].view(x.dtype)
         return flat.as_strided(x.shape, x.stride())
     return type(x)(x.shape, x.dtype, memory.data + (shift - low), x.strides)
-
-
-def _device(library: Library, index: int) -> Device:
-    if library.name == "torch":
-        from .measure_torch import TorchDevice
-
-        return TorchDevice(index)
-    from .measure_cupy import CupyDevice
-
-    return CupyDevice(index)

@@ -1,7 +1,7 @@
 """The arrays of calls that are measured, and the check of their results.
 
 A call is measured with arrays that lie as the caller's do: all that it takes by name (`bias`, `c`,
-`preact_out`, ..., scales) is made anew, in as many sets as exceed the L2.
+`preact_out`, ..., scales) is made anew, in sets that exceed the L2 together.
 """
 
 from __future__ import annotations
@@ -68,6 +68,12 @@ class Operands:
     sets: Sequence[Arrays]
     fresh: Callable[[], Arrays]
     ratio: Callable[[Arrays], float]
+
+    def ratio_of(self, plan: Plan) -> float:
+        """Return the ratio of a call by a plan, into arrays that no other plan has written."""
+        arrays = self.fresh()
+        arrays.call(plan)()
+        return self.ratio(arrays)
 
 
 def compact_operands(work: Workload, device: Device) -> Operands:
@@ -246,7 +252,7 @@ class Call:
 
 
 def returned(traced: TracedEpilogue | None) -> list[DType]:
-    """Return the types of what a function returns beside the first result."""
+    """Return the types of a function's results but the first."""
     if traced is None:
         return []
     return [x.dtype for x in traced.layouts[len(traced.layouts) - traced.returned :]]

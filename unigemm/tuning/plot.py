@@ -84,7 +84,7 @@ def write_plot(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Draw rows of `unigemm.tuning.sweep.row` of one problem that have a time.
 
     On the left each launch's time (us) over its predicted time, with a band where predictions are
-    right; on the right the rates (TFLOP/s) in falling order, beside cuBLAS's.
+    right; on the right the rates (TFLOP/s) in falling order, with cuBLAS's.
 
     Parameters
     ----------
@@ -158,9 +158,9 @@ def _draw_rates(axes: Any, timed: Sequence[dict[str, Any]]) -> None:
     for backend, launches in _of_backends(timed).items():
         ranks, rates = zip(*((rank, each["tflops"]) for rank, each in launches), strict=True)
         axes.scatter(ranks, rates, s=14, label=backend)
-    beside = [each["tflops"] / each["vs_cublas"] for each in timed if each["vs_cublas"]]
-    if beside:
-        axes.axhline(median(beside), color="black", linewidth=0.8, label="cuBLAS")
+    cublas = [each["tflops"] / each["vs_cublas"] for each in timed if each["vs_cublas"]]
+    if cublas:
+        axes.axhline(median(cublas), color="black", linewidth=0.8, label="cuBLAS")
     if timed:
         axes.set_ylim(bottom=0)
         axes.legend()

@@ -1,8 +1,8 @@
 """The products and launches that `unigemm.calibrate` measures.
 
 Sizes are random, as models have them, from one token to thousands. Launches are sampled evenly from
-all that the backends offer, beside the cost model's best. Kinds of numbers and products take turns,
-so that a calibration that is cut short has some of each.
+all that the backends offer, besides the cost model's best. Kinds of numbers and products take
+turns, so that a calibration that is cut short has some of each.
 """
 
 from __future__ import annotations

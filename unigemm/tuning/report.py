@@ -12,10 +12,10 @@ from ..planning.calibrations import calibrated_target
 from ..planning.explanation import legend
 from ..planning.plan import Plan
 from ..planning.target import Target, device_count, name_of, named_target
-from ..runtime.compile_many import compile_many, kernel_name
+from ..runtime.compile_many import kernel_name
 from ..runtime.request import Request
 from ..runtime.warmup import Spec, planned_calls
-from .autotune import workload_of
+from .autotune import compiled, workload_of
 from .call_arrays import Arrays
 from .measure import Device, best_device, measure
 from .operands import call_of, compact_operands
@@ -254,14 +254,8 @@ def _for(plan: Plan, here: Target) -> Plan:
 
 
 def _measured(lines: Sequence[Line], device: Device, budget_ms: float, say: Progress) -> list[Line]:
-    failed = {
-        kernel_name(plan): str(entry)
-        for plan, entry in compile_many(
-            [line.plan for line in lines if not _unknown(line)],
-            report=lambda done, of: say("compiling", done, of),
-        )
-        if isinstance(entry, UnigemmError)
-    }
+    known = [line.plan for line in lines if not _unknown(line)]
+    _, failed = compiled(known, lambda done, of: say("compiling", done, of))
     done = []
     for number, line in enumerate(lines):
         say(f"measuring {line.plan.extents}", number, len(lines))
@@ -295,11 +289,9 @@ def _timed(line: Line, device: Device, budget_ms: float) -> Line:
             operands = call_of(line.plan, line.request).operands(device)
         else:
             operands = compact_operands(workload_of(line.plan), device)
-        checked = operands.fresh()
-        checked.call(line.plan)()
+        wrong = operands.ratio_of(line.plan)
     except UnigemmError as error:
         return replace(line, note=str(error))
-    wrong = operands.ratio(checked)
     if not wrong <= 1:
         return replace(line, note=f"WRONG: {wrong:.3g} times the bound of the error")
     runs = {"pick": [arrays.call(line.plan) for arrays in operands.sets]}
@@ -309,12 +301,12 @@ def _timed(line: Line, device: Device, budget_ms: float) -> Line:
     except UnsupportedProblem as reason:
         note = str(reason)
     times = measure(runs, device, budget_ms=budget_ms)
-    beside = times["cublas"].us if "cublas" in times else None
-    return replace(line, us=times["pick"].us, cublas_us=beside, note=note)
+    cublas_us = times["cublas"].us if "cublas" in times else None
+    return replace(line, us=times["pick"].us, cublas_us=cublas_us, note=note)
 
 
 def _baseline(plan: Plan, arrays: Arrays, device: Device) -> Callable[[], object]:
-    """Return what cuBLAS makes of a product: of its operands alone, without what is beside them."""
+    """Return what cuBLAS makes of a product: of its operands alone, without auxiliary arrays."""
     if plan.problem.groups is not None:
         raise UnsupportedProblem("cuBLAS multiplies one product, or a stack: no groups")
     out = arrays.out

@@ -1,4 +1,4 @@
-"""A report as one page of HTML that holds all it shows: no file and no server beside it.
+"""A report as one page of HTML that holds all it shows: no other file and no server.
 
 Whatever comes from a file or from a driver is escaped, and the page may fetch nothing.
 """
@@ -240,10 +240,10 @@ def _roofline(kind: str, lines: Sequence[Line]) -> str:
     """Return a panel, both of whose axes are logarithmic."""
     peak, memory = lines[0].peak, lines[0].plan.target.dram_gbs * 1e-3
     rates = [line.rate(_us(line)) for line in lines]
-    beside = [line.rate(line.cublas_us) for line in lines if line.cublas_us]
+    cublas = [line.rate(line.cublas_us) for line in lines if line.cublas_us]
     at = [*(line.intensity for line in lines), peak / memory]
     left, right = math.log10(min(at) / 2), math.log10(max(at) * 2)
-    low, high = math.log10(min(*rates, *beside, peak) / 2), math.log10(peak * 2)
+    low, high = math.log10(min(*rates, *cublas, peak) / 2), math.log10(peak * 2)
 
     def x(value: float) -> float:
         part = (math.log10(value) - left) / (right - left)

@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 from .. import api
 from ..arrays.array_spec import ArraySpec
+from ..arrays.operands import alignment_of
 from ..errors import BackendUnavailable, UnigemmError, UnsupportedProblem
 from ..planning.config import Config, Raster
 from ..planning.plan import Plan
@@ -27,7 +28,7 @@ from ..planning.registry import backend_named, backend_names
 from ..problem.problem import Problem
 from ..runtime.compile_many import compile_many
 from ..runtime.request import Request
-from ..runtime.words import grouped_specs
+from ..runtime.words import grouped_specs, specs
 from ..support.arguments import seconds
 from .call_arrays import Arrays
 from .measure import Device, Workload, measure
@@ -80,48 +81,27 @@ class Lists:
 
     def varied(self, base: Config) -> Iterator[Config]:
         """Yield a configuration with every combination of the listed values."""
-        raster = base.raster
-        for tile, stages, cluster, schedule, order, group, split_k, cluster_k, ctas in product(
-            self.tile or (base.tile,),
-            self.stages or (base.stages,),
-            self.cluster or (base.cluster,),
-            self.schedule or (base.schedule,),
-            self.order or (raster.order,),
-            self.group or (raster.group,),
-            self.split_k or (base.split_k,),
-            self.cluster_k or (base.cluster_k,),
-            self.occupancy or (base.occupancy,),
-        ):
-            yield replace(
-                base,
-                tile=(*tile, *base.tile[len(tile) :]),  # type: ignore[arg-type]
-                stages=stages,
-                cluster=cluster,
-                schedule=schedule,
-                raster=Raster(order, group),  # type: ignore[arg-type]
-                split_k=split_k,
-                cluster_k=cluster_k,
-                occupancy=ctas,
-            )
+        lists = {x.name: getattr(self, x.name) for x in fields(self)}
+        own = {**vars(base), **vars(base.raster)}
+        for values in product(*(listed or (own[name],) for name, listed in lists.items())):
+            given: dict[str, Any] = dict(zip(lists, values, strict=True))
+            given["tile"] = (*given["tile"], *base.tile[len(given["tile"]) :])
+            raster = Raster(given.pop("order"), given.pop("group"))
+            yield replace(base, raster=raster, **given)
 
 
 def spec_of(work: Workload) -> tuple[ArraySpec, ArraySpec]:
     """Return the operands of a problem as `Workload.arrays` lays them out, and as groups do."""
     if work.groups:
         return grouped_specs(*spec_of(replace(work, groups=0)), work.groups, work.along)[:2]
-    lead = () if work.batch == 1 else (work.batch,)
-    orders = ["F" if letter == "t" else "C" for letter in work.layout]
-    start = work.offset * work.dtype.itemsize
-    alignment = min(16, start & -start) if start else 16
-    return (
-        ArraySpec((*lead, work.m, work.k), work.dtype, orders[0], alignment=alignment),  # type: ignore[arg-type]
-        ArraySpec((*lead, work.k, work.n), work.dtype, orders[1], alignment=alignment),  # type: ignore[arg-type]
-    )
+    a, b = specs(work.m, work.n, work.k, str(work.dtype), work.layout, work.batch)
+    alignment = alignment_of(work.offset * work.dtype.itemsize)
+    return replace(a, alignment=alignment), replace(b, alignment=alignment)
 
 
 def given_of(work: Workload) -> dict[str, Any]:
-    """Return what a call of a problem takes beside its operands: its epilogue, ends of groups."""
-    given = dict(work.fused)
+    """Return what a call of a problem takes besides its operands: its epilogue, ends of groups."""
+    given = dict(work.arguments)
     if work.groups:
         single = spec_of(replace(work, groups=0))
         given |= grouped_specs(*single, work.groups, work.along)[2]
@@ -382,7 +362,7 @@ def _described(problem: Problem) -> str:
 def _baseline(work: Workload, arrays: Arrays, device: Device) -> Callable[[], object]:
     if work.groups:
         raise UnsupportedProblem("cuBLAS multiplies one product, or a stack; compare with torch")
-    out = work.plain.result(device) if work.fused else arrays.out
+    out = work.plain.result(device) if work.arguments else arrays.out
     return device.baseline(arrays.a, arrays.b, out, work.precision)
 
 
