@@ -189,13 +189,13 @@ class FakeBackend(Backend):
                 self.stack(gemm, "d", d),
             )
         )
-        sums = numpy_dtype(gemm.problem.accumulator)
-        total = np.einsum("...mk,...kn->...mn", x.astype(sums), y.astype(sums))
+        kind = numpy_dtype(gemm.problem.accumulator)
+        total = np.einsum("...mk,...kn->...mn", x.astype(kind), y.astype(kind))
         if gemm.problem.scaled:
             addresses, (factor, *more) = more[:2], more[2:]
             for address in filter(None, addresses):
                 factor *= viewer((), (), DType.FLOAT32)(address)[()]
-            total = total * sums.type(factor)
+            total = total * kind.type(factor)
         if gemm.problem.epilogue is None:
             self.stack(gemm, "d", d)[...] = total.astype(z.dtype)
             return

@@ -332,7 +332,7 @@ def test_bad_calls_are_refused_before_anything_is_allocated_or_launched(gpu, kin
     assert driver.allocations == driver.launches == backend.compiled == []
 
 
-@pytest.mark.parametrize("more", [{}, {"activation": "relu"}], ids=["plain", "fused"])
+@pytest.mark.parametrize("more", [{}, {"activation": "relu"}], ids=["plain", "epilogue"])
 def test_out_that_an_operand_lies_in_is_computed_apart_of_a_known_call_too(gpu, more, monkeypatch):
     driver, _ = gpu
     views = cupy_library().views

@@ -64,16 +64,16 @@ def grouped(stopwatch, sizes, **options):
     return stopwatch.launched
 
 
-@pytest.mark.parametrize("fused", [{}, {"bias": 1.0, "activation": "relu"}], ids=str)
-def test_groups_are_measured_with_the_offsets_of_the_call_and_serve_others(stopwatch, fused):
+@pytest.mark.parametrize("epilogue", [{}, {"bias": 1.0, "activation": "relu"}], ids=str)
+def test_groups_are_measured_with_the_offsets_of_the_call_and_serve_others(stopwatch, epilogue):
     with unigemm.autotuning():
-        first = grouped(stopwatch, (3, 0, 20), **fused)
+        first = grouped(stopwatch, (3, 0, 20), **epilogue)
         assert {*first} == {*TILES.values()}
         assert first[-1] == TILES["third"]
-        assert grouped(stopwatch, (9, 9, 9), **fused) == [TILES["third"]]
+        assert grouped(stopwatch, (9, 9, 9), **epilogue) == [TILES["third"]]
     (entry,) = read(own_tuning_file())
     assert entry.plan.problem.groups is not None
-    assert bool(entry.plan.problem.epilogue) == bool(fused)
+    assert bool(entry.plan.problem.epilogue) == bool(epilogue)
 
 
 def test_offsets_that_are_none_are_not_measured_with(stopwatch):

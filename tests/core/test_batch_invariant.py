@@ -198,7 +198,7 @@ def random_operands(dtype, order, n, k):
 @pytest.mark.compile
 @pytest.mark.parametrize("product", DRAWN, ids=str)
 def test_rows_are_bitwise_the_same_whatever_m_is(product):
-    """On an emulated GPU, where the order of the sums decides their last bits."""
+    """On an emulated GPU, where the order of addition decides the last bits."""
     device = emulated()
     backend, *kind = product
     a, b = random_operands(*kind)

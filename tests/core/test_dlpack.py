@@ -124,7 +124,7 @@ BROKEN = {
         unigemm.UnsupportedProblem,
         "through DLPack",
     ),
-    "numpy beside it": ((ones(2, 2), np.ones((2, 2), "f4")), unigemm.LibraryMismatch, "NumPy"),
+    "numpy with it": ((ones(2, 2), np.ones((2, 2), "f4")), unigemm.LibraryMismatch, "NumPy"),
     "shape": ((ones(2, 3), ones(2, 3), ones(2, 3)), unigemm.ShapeMismatch, "inner extents"),
 }
 

@@ -1,4 +1,4 @@
-"""`unigemm.einsum` and its relatives beside NumPy's: results, refusals, and what is copied."""
+"""`unigemm.einsum` and its relatives against NumPy's: results, refusals, and what is copied."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_copies_are_made_on_the_device_and_the_stream_of_the_call(gpu, stream):
     ("text", "shapes"),
     [
         ("abc,cbd->ad", [(2, 3, 4), (4, 3, 5)]),  # copies an operand
-        ("ij,jk->k", [(2, 3), (3, 4)]),  # sums one first
+        ("ij,jk->k", [(2, 3), (3, 4)]),  # adds up one first
         ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),  # has a product between
     ],
 )

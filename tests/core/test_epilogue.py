@@ -104,7 +104,7 @@ def test_pieces_of_a_block_are_all_of_it_once(shape, pair, most):
     got = np.zeros((l1, l0, rows // pair, columns))
     seen = 0
 
-    def finish(acc, part, target):
+    def store(acc, part, target):
         nonlocal seen
         seen += acc.size
         assert acc.size <= most or acc.shape[:3] == (1, 1, pair)
@@ -113,7 +113,7 @@ def test_pieces_of_a_block_are_all_of_it_once(shape, pair, most):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host_epilogue, "_PIECE", most)
-        host_epilogue.by_pieces(finish, pair)(whole[at], at, got)
+        host_epilogue.by_pieces(store, pair)(whole[at], at, got)
     assert seen == whole[at].size
     np.testing.assert_array_equal(got, whole[at][:, :, ::pair])
 

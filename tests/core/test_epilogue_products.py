@@ -1,4 +1,4 @@
-"""All combinations of an epilogue's arguments on the host, beside formulas in float64.
+"""All combinations of an epilogue's arguments on the host, against formulas in float64.
 
 An ordinary run takes some of them, and UNIGEMM_TEST_ALL=1 all 15,000.
 """

@@ -509,28 +509,28 @@ def test_sums_and_magnitudes_are_of_all_launches_of_a_stack():
     largest = np.full(1, 7e9, np.float32)
     for shape, over in (((4, 1, 7, 1), (0, 2, 4)), ((4, 2, 7, 1), (0, 4)), ((6,), (0, 1, 2, 3))):
         for c in (random_array((3, 1, 1, 7, 6)), random_array((4, 1, 7, 6))):
-            sums = np.full(shape, np.nan, np.float32)
+            bias_grad = np.full(shape, np.nan, np.float32)
             for _ in range(2):  # the second call is a known one
-                unigemm.matmul(a, b, c=c, bias_grad_out=sums, amax_out=largest)
+                unigemm.matmul(a, b, c=c, bias_grad_out=bias_grad, amax_out=largest)
             wanted = a.astype(np.float64) @ b + c
             assert largest == pytest.approx(abs(wanted).max(), rel=1e-5)
             wanted = wanted.sum(axis=over).reshape(shape)
-            np.testing.assert_allclose(sums, wanted, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(bias_grad, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_sums_are_rounded_once():
-    """Each of several launches would round the sums that it goes on from."""
+    """Each of several launches would round what it goes on from."""
     a = np.ones((2, 300, 3, 1, 1), np.float16).transpose(1, 2, 0, 3, 4)
     c = random_array((300, 1, 1, 1, 1)).astype(np.float16)
-    sums = np.zeros(1, np.float16)
+    bias_grad = np.zeros(1, np.float16)
     with pytest.raises(UnsupportedProblem, match=r"is float16, .* pass float32"):
-        unigemm.matmul(a, a, c=c, bias_grad_out=sums)
+        unigemm.matmul(a, a, c=c, bias_grad_out=bias_grad)
     each = np.zeros((300, 1, 1, 1, 1), np.float16)
     unigemm.matmul(a, a, c=c, bias_grad_out=each)
     np.testing.assert_array_equal(each, (6 * (1 + c.astype(np.float32))).astype(np.float16))
     unigemm.matmul(np.ones((300, 3, 1, 1), np.float16), np.ones((1, 1), np.float16),
-                   bias_grad_out=sums)  # fmt: skip
-    assert sums == 900
+                   bias_grad_out=bias_grad)  # fmt: skip
+    assert bias_grad == 900
 
 
 def test_a_plan_is_for_its_epilogue_alone():
@@ -569,7 +569,7 @@ def test_plans_of_gates_whose_result_lies_before_the_gate_are_refused():
     a, b = (unigemm.ArraySpec(shape, "float32") for shape in ((5, 7), (7, 6)))
     data = unigemm.plan(a, b, activation="swiglu", gate_layout="halves").to_dict()
     assert unigemm.Plan.from_dict(data).problem.epilogue.gate
-    data["problem"]["epilogue"]["result"] = 0  # all columns of the sums
+    data["problem"]["epilogue"]["result"] = 0  # all columns of the accumulators
     with pytest.raises(UnsupportedProblem, match="behind the gate"):
         unigemm.Plan.from_dict(data)
 

@@ -44,10 +44,10 @@ def test_every_drawn_epilogue_has_a_plan(m, half, k, dtype, narrow, name, orders
 
 def test_cutile_refuses_bias_gradients_and_another_backend_adds_them_up():
     spec = unigemm.ArraySpec
-    a, b, sums = spec((64, 64), "bfloat16"), spec((64, 64), "bfloat16"), spec((64,), "float32")
+    a, b, bias_grad = spec((64, 64), "bfloat16"), spec((64, 64), "bfloat16"), spec((64,), "float32")
     with pytest.raises(UnsupportedProblem, match="do not add up bias gradients"):
-        unigemm.plan(a, b, backend="cutile", target="sm_90a", alpha=2.0, bias_grad_out=sums)
+        unigemm.plan(a, b, backend="cutile", target="sm_90a", alpha=2.0, bias_grad_out=bias_grad)
     for arch in ("sm_80", "sm_90a", "sm_100a"):
-        plan = unigemm.plan(a, b, target=arch, alpha=2.0, bias_grad_out=sums)
+        plan = unigemm.plan(a, b, target=arch, alpha=2.0, bias_grad_out=bias_grad)
         assert plan.backend.startswith("cute_")
         assert plan.workspace_bytes >= 64 * 64 * 4  # what is added up is not rounded

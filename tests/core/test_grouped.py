@@ -118,12 +118,12 @@ def test_what_is_behind_the_groups_counts_in_no_sum_and_no_maximum(form, by_grou
     before = reference(form, a, b, ends(form, UNEVEN), lambda acc, g, at: acc + bias[g])
     sums = np.zeros((UNEVEN.count, d[-1]))
 
-    def finish(part, g, at):
+    def epilogue(part, g, at):
         result = np.maximum(part + bias[g], 0) ** 2
         sums[g] = result.sum(0)
         return result
 
-    expected = reference(form, a, b, ends(form, UNEVEN), finish)
+    expected = reference(form, a, b, ends(form, UNEVEN), epilogue)
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(preact, before)
     assert amax[0] == expected.max()
@@ -138,14 +138,14 @@ def test_gated_activations_take_pairs_of_columns_of_each_group(form, gate_layout
     options = {"activation": "swiglu", "gate_layout": gate_layout}
     found = multiply(form, a, b, ends(form, s), **options)
 
-    def finish(acc, g, at):
+    def epilogue(acc, g, at):
         n = acc.shape[1] // 2
         one, two = (acc[:, :n], acc[:, n:])
         if gate_layout == "interleaved":
             one, two = acc[:, ::2], acc[:, 1::2]
         return one / (1 + np.exp(-one)) * two
 
-    expected = reference(form, a, b, ends(form, s), finish)
+    expected = reference(form, a, b, ends(form, s), epilogue)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -201,12 +201,12 @@ def test_k_of_nothing_gives_sums_of_zero(form, rest, epilogue):
     out = np.full(shape, 7.0)
     multiply(form, a, b, ends(form, s), out, rest=rest, **epilogue)
 
-    def finish(acc, g, at):
+    def with_bias(acc, g, at):
         row = epilogue["bias"] if epilogue else np.zeros(shape[-1])
         return acc + (row[at[1]] if form == "n" else row)
 
     before = np.full(shape, 7.0) if rest == "untouched" else None
-    np.testing.assert_array_equal(out, reference(form, a, b, ends(form, s), finish, before))
+    np.testing.assert_array_equal(out, reference(form, a, b, ends(form, s), with_bias, before))
 
 
 @pytest.mark.parametrize("form", FORMS)

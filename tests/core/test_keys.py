@@ -64,7 +64,7 @@ SHARED = {
 SHARED_BY = {
     "cute_simt": {"problem.precision": "it multiplies float32 as it is"},
     "cutile": {
-        "problem.batch_invariant": "its sums are in the order of K; it decides what is offered",
+        "problem.batch_invariant": "it adds up in the order of K; it decides what is offered",
         "problem.blocks": "it takes none",
         "target.smem_per_sm": "its compiler is told the architecture alone",
     },
@@ -282,7 +282,7 @@ UNKEYED = {
     "scale_b": "see the test of float8",
 }
 #: Of these an epilogue's call knows as much as a plain one.
-ALSO_FUSED = ("a", "b", "out", "dtype", "precision", "deterministic", "backend", "casting")
+WITH_EPILOGUE = ("a", "b", "out", "dtype", "precision", "deterministic", "backend", "casting")
 
 
 def test_every_argument_of_a_call_is_in_its_key_or_known_not_to_be():
@@ -297,13 +297,13 @@ def test_calls_that_differ_in_one_argument_are_of_two_kinds(name):
     assert keys == [call_key(**call) for call in KINDS[name]]
 
 
-@pytest.mark.parametrize("name", ALSO_FUSED)
+@pytest.mark.parametrize("name", WITH_EPILOGUE)
 def test_calls_with_an_epilogue_that_differ_in_one_argument_are_of_two_kinds(name):
     keys = [call_key(activation="relu", **call) for call in KINDS[name]]
     assert len(set(keys)) == len(keys)
 
 
-@pytest.mark.parametrize("more", [{}, {"activation": "relu"}], ids=["plain", "fused"])
+@pytest.mark.parametrize("more", [{}, {"activation": "relu"}], ids=["plain", "epilogue"])
 def test_what_the_host_refuses_is_refused_of_a_known_call(more):
     call_key(**more)
     with pytest.raises(UnsupportedProblem, match="BLAS adds up in an order"):

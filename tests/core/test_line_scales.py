@@ -1,4 +1,4 @@
-"""Scales for each row of A and each column of B, and those of int8: beside float64."""
+"""Scales for each row of A and each column of B, and those of int8: against float64."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def exact(a, b, *scales):
 
 def assert_near(got, expected, magnitude, kind, out="float32"):
     assert got.dtype == numpy_dtype(DType(out))
-    # and some further roundings of the sums
+    # and some further roundings of the accumulators
     bound = error_bound(expected, magnitude, K, DType(kind), DType(out)) + 2**-22 * magnitude
     assert (abs(got.astype(np.float64) - expected) <= bound).all()
 
@@ -75,19 +75,19 @@ def test_a_stack_has_scales_of_its_own_or_shares_them(kind):
 def test_what_is_beside_the_product_sees_sums_that_were_scaled(kind):
     a, b = draw((M, K), kind, 9), draw((K, N), kind, 10)
     scales = {"scale_a": lines((M, 1), 11), "scale_b": lines((1, N), 12)}
-    sums, magnitude = exact(a, b, *scales.values())
+    product, magnitude = exact(a, b, *scales.values())
     bias, c = (np.random.default_rng(i).random((M, N), np.float32) for i in (13, 14))
-    more = magnitude + abs(sums) + 4
+    more = magnitude + abs(product) + 4
     got = unigemm.matmul(a, b, **scales, alpha=0.5, c=c, beta=2.0, bias=bias, activation="relu")
-    assert_near(got, np.maximum(0.5 * sums + 2 * c + bias, 0), more, kind)
+    assert_near(got, np.maximum(0.5 * product + 2 * c + bias, 0), more, kind)
     got = unigemm.matmul(
         a, b, **scales, epilogue=lambda acc, scale_a: acc * scale_a, epilogue_args={"scale_a": 2.0}
     )  # the name of an argument of its own
-    assert_near(got, 2 * sums, 2 * more, kind)
+    assert_near(got, 2 * product, 2 * more, kind)
     amax = np.zeros(1, np.float32)
     got = unigemm.matmul(a, b, **scales, amax_out=amax, scale_d=0.5)
-    assert_near(got, 0.5 * sums, more, kind)
-    assert amax == pytest.approx(abs(sums).max(), rel=1e-3)
+    assert_near(got, 0.5 * product, more, kind)
+    assert amax == pytest.approx(abs(product).max(), rel=1e-3)
 
 
 def test_scales_of_sums_that_are_not_read_are_not_read():

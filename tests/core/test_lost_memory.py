@@ -183,7 +183,7 @@ def test_a_function_that_changes_the_names_of_its_arguments_changes_nothing_of_t
     np.testing.assert_array_equal(out, N + 1)
 
 
-@pytest.mark.parametrize("options", [{}, {"activation": "relu"}], ids=["plain", "fused"])
+@pytest.mark.parametrize("options", [{}, {"activation": "relu"}], ids=["plain", "epilogue"])
 @pytest.mark.parametrize("when", range(6))
 def test_a_dtype_that_changes_an_array_when_it_is_read_is_refused(when, options):
     out = np.ones((N, N), np.float32)

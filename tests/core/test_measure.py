@@ -167,8 +167,8 @@ def test_work_and_traffic_of_a_problem_are_counted():
 
 
 def test_a_problem_is_named_with_its_epilogue_and_without_it_is_one_that_is_offered():
-    fused = (("bias", None), ("activation", "swiglu"), ("gate_layout", "halves"))
-    work = Workload(2, 4, 5, DType.BFLOAT16, into=DType.INT8, arguments=fused)
+    arguments = (("bias", None), ("activation", "swiglu"), ("gate_layout", "halves"))
+    work = Workload(2, 4, 5, DType.BFLOAT16, into=DType.INT8, arguments=arguments)
     assert str(work) == "2x4x5-nn-bfloat16-int8+bias+swiglu+halves"
     assert str(work.plain) == "2x4x5-nn-bfloat16"
     assert work.plain.out_dtype is DType.BFLOAT16

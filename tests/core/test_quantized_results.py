@@ -1,4 +1,4 @@
-"""`quantize_out`: results of eight bits beside their scales, on the host, and what is refused."""
+"""`quantize_out`: results of eight bits with their scales, on the host, and what is refused."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def draw(shape, dtype, seed):
     return values.astype(np.float32).astype(numpy_dtype(DType(dtype)))
 
 
-def expected_of(sums, dtype, block):
+def expected_of(product, dtype, block):
     """Return bytes and scales of what a product would be in float32."""
     if block == "row" and dtype != "int8":
-        sums = sums.astype(numpy_dtype(DType.BFLOAT16))  # as it lies in the workspace
-    q, scales = quantized(sums, DType(dtype), BLOCKS[block])
+        product = product.astype(numpy_dtype(DType.BFLOAT16))  # as it lies in the workspace
+    q, scales = quantized(product, DType(dtype), BLOCKS[block])
     return q.view(np.uint8), scales
 
 
@@ -35,10 +35,10 @@ def test_a_result_is_quantised_as_one_of_float32_would_be(kind, block):
     a, b = draw((M, K), kind, 1), draw((K, N), kind, 2)
     scales = {"scale_a": 0.5, "scale_b": 3.0} if kind == "int8" else {}
     for dtype in ("float8_e4m3fn", "float8_e5m2", "int8"):
-        sums = unigemm.matmul(a, b, **scales, alpha=1.0, dtype="float32")
+        product = unigemm.matmul(a, b, **scales, alpha=1.0, dtype="float32")
         for _ in range(2):  # the first time, and known
             got = unigemm.matmul(a, b, **scales, quantize_out=block, dtype=dtype)
-            assert_same((got[0].view(np.uint8), got[1]), expected_of(sums, dtype, block))
+            assert_same((got[0].view(np.uint8), got[1]), expected_of(product, dtype, block))
     d, _ = unigemm.matmul(a, b, **scales, quantize_out=block)
     assert d.dtype == numpy_dtype(DType.INT8 if kind == "int8" else DType.FLOAT8_E4M3FN)
 
@@ -50,11 +50,11 @@ def test_it_is_of_what_the_epilogue_gives(block, layout):
     more = {"bias": draw((2 * N,), "float32", 5), "activation": "gelu", "alpha": 0.5}
     if layout is not None:
         more |= {"activation": "swiglu", "gate_layout": layout}
-    sums = unigemm.matmul(a, b, **more)
+    product = unigemm.matmul(a, b, **more)
     amax = np.zeros(1, np.float32)
     got = unigemm.matmul(a, b, **more, quantize_out=block, amax_out=amax)
-    assert_same((got[0].view(np.uint8), got[1]), expected_of(sums, "float8_e4m3fn", block))
-    assert amax == pytest.approx(abs(sums).max(), rel=1e-6)
+    assert_same((got[0].view(np.uint8), got[1]), expected_of(product, "float8_e4m3fn", block))
+    assert amax == pytest.approx(abs(product).max(), rel=1e-6)
     double = unigemm.matmul(
         a, b, quantize_out=block, dtype="int8", epilogue=lambda acc, s: acc * s,
         epilogue_args={"s": 2.0},
@@ -152,9 +152,9 @@ def test_results_of_groups_are_quantised_as_those_of_each(kind, what, block):
     a, b = draw(of_a, kind, 21), draw(of_b, kind, 22)
     more = {"scale_a": 0.5, "scale_b": 3.0} if kind == "int8" else {}
     more |= {"bias": draw((300,), "float32", 23)} if what != "columns" else {}
-    sums = unigemm.grouped_matmul(a, b, ends, **more, alpha=1.0, dtype="float32")
-    q, factors = expected_of(sums, "float8_e4m3fn", block)
-    pair = np.zeros(sums.shape, numpy_dtype(DType.FLOAT8_E4M3FN)), np.full_like(factors, 5)
+    product = unigemm.grouped_matmul(a, b, ends, **more, alpha=1.0, dtype="float32")
+    q, factors = expected_of(product, "float8_e4m3fn", block)
+    pair = np.zeros(product.shape, numpy_dtype(DType.FLOAT8_E4M3FN)), np.full_like(factors, 5)
     for out in (None, None, pair, pair):
         d, scales = unigemm.grouped_matmul(
             a, b, ends, out, **more, quantize_out=block, dtype="float8_e4m3fn"
@@ -367,13 +367,13 @@ EINSUMS = {
         for kind in ("float32", "int8")
         for text in EINSUMS
         if kind == "float32" or len(EINSUMS[text]) == 2
-    ],  # int32, which sums of int8 are
+    ],  # int32, which products of int8 are
 )
 def test_a_contraction_quantises_rows_of_its_result_as_it_is_written(kind, text, block):
     arrays = [draw(shape, kind, i) for i, shape in enumerate(EINSUMS[text])]
     more = {"scale_a": 0.5} if kind == "int8" and len(arrays) == 2 else {}
-    sums = unigemm.einsum(text, *arrays, **more, alpha=1.0, dtype="float32")
-    q, expected = unigemm.quantize(sums, "e5m2", block=block)
+    product = unigemm.einsum(text, *arrays, **more, alpha=1.0, dtype="float32")
+    q, expected = unigemm.quantize(product, "e5m2", block=block)
     got = unigemm.einsum(text, *arrays, **more, quantize_out=block, dtype="float8_e5m2")
     assert_same((got[0].view(np.uint8), got[1]), (q.view(np.uint8), expected))
     if kind == "int8":

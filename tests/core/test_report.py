@@ -169,8 +169,8 @@ def test_epilogues_scales_and_groups_are_measured_and_checked_too(more, note, at
 
 
 def test_a_plan_alone_with_an_epilogue_says_how_it_could_be_measured(at_hand):
-    fused = report_of(SMALL[1:], "h100").lines[0].plan
-    (line,) = report_of([fused], device=at_hand).lines
+    plan = report_of(SMALL[1:], "h100").lines[0].plan
+    (line,) = report_of([plan], device=at_hand).lines
     assert line.us is None
     assert "give the product in words" in line.note
 

@@ -167,7 +167,7 @@ def test_arrays_through_dlpack_are_written():
         unigemm.matmul(a, b, OnlyDLPack(out.array[:, ::-1]), c=out)
 
 
-def test_an_array_of_another_library_is_refused_beside_those_of_dlpack():
+def test_an_array_of_another_library_is_refused_with_those_of_dlpack():
     with pytest.raises(unigemm.LibraryMismatch, match="bias is a ndarray, of another library"):
         unigemm.matmul(as_jax(A), as_jax(B), bias=ROW)
 

@@ -91,7 +91,7 @@ def test_a_copy_in_tf32_keeps_nan_whatever_its_payload():
 
 # -- scales ----------------------------------------------------------------------------------------
 
-#: Scales whose product is no ordinary float32, or is met in steps that are none; sums are small.
+#: Scales whose product is no ordinary float32, or is met in steps that are none; results are small.
 SCALES = [
     (1e30, 1e30), (1e-30, 1e-30), (-3e38, 1e-38), (1e-25, -1e-20), (2e38, 0.5), (1e38, 1e30),
     (1e-45, 1e38), (np.inf, 1.0), (np.inf, 0.0), (np.nan, 1.0), (0.0, 1e30), (3.0, -0.25),
@@ -101,7 +101,7 @@ IN_KERNELS = [(1e30, 1e30), (1e-30, 1e-30), (1e-25, -1e-20), (1e38, 1e30), (3e38
 
 
 def scaled_operands(n=48, k=72):
-    """Return A and B of float8 with products of 0, of sums that cancel, and far apart in size."""
+    """Return A and B of float8 with products of 0, of terms that cancel, and far apart in size."""
     a, b = np.zeros((10, k), numpy_dtype(E5M2)), np.zeros((k, n), numpy_dtype(E5M2))
     numbers = [0.0, 1.0, -1.0, 2.0**-16, 57344.0, 1.5, np.inf, np.nan]
     a[: len(numbers), 5] = numbers

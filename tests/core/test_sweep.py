@@ -268,11 +268,11 @@ def test_wrong_results_have_no_time_and_no_baseline_no_ratio(gpu, tmp_path):
     assert row(record)["us"] == pytest.approx(10e3)
 
 
-FUSED = (("bias", unigemm.ArraySpec((8,), "float32")), ("activation", "relu"))
+EPILOGUE = (("bias", unigemm.ArraySpec((8,), "float32")), ("activation", "relu"))
 
 
 def test_a_sweep_of_a_product_with_an_epilogue_is_one_of_its_own(gpu, tmp_path):
-    work, path = replace(SMALL, arguments=FUSED), tmp_path / "a.jsonl"
+    work, path = replace(SMALL, arguments=EPILOGUE), tmp_path / "a.jsonl"
     plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
     plain = sweep_into(path, SMALL, gpu.plans, gpu)
     gpu.launched.clear()
@@ -286,7 +286,7 @@ def test_a_sweep_of_a_product_with_an_epilogue_is_one_of_its_own(gpu, tmp_path):
     assert read(path) == [*plain, *records]
     gpu.launched.clear()
     assert sweep_into(path, work, plans, gpu) == records
-    other = replace(work, arguments=(("bias", unigemm.ArraySpec((32, 1), "float32")), FUSED[1]))
+    other = replace(work, arguments=(("bias", unigemm.ArraySpec((32, 1), "float32")), EPILOGUE[1]))
     plans = contenders(starts(other, ("fake",), "sm_90a")[0], 1)
     assert not gpu.launched
     (record,) = sweep_into(path, other, plans, gpu)  # the name is the same, the bias a column
@@ -322,9 +322,9 @@ def test_quantised_results_are_swept_and_their_names_say_so(gpu):
 
 
 @pytest.mark.parametrize("along", ["m", "n", "k", "rows"])
-@pytest.mark.parametrize("fused", [(), (("activation", "relu"),)], ids=str)
-def test_groups_are_swept_in_equal_parts(gpu, along, fused):
-    work = replace(SMALL, groups=4, along=along, arguments=fused)
+@pytest.mark.parametrize("arguments", [(), (("activation", "relu"),)], ids=str)
+def test_groups_are_swept_in_equal_parts(gpu, along, arguments):
+    work = replace(SMALL, groups=4, along=along, arguments=arguments)
     plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
     assert plans[0].problem.groups.stacked == (along == "rows")
     records = sweep(work, plans, gpu)
@@ -339,7 +339,7 @@ def test_groups_are_swept_in_equal_parts(gpu, along, fused):
 
 
 def test_a_launch_that_forgets_the_epilogue_has_no_time(gpu):
-    work = replace(SMALL, arguments=FUSED)
+    work = replace(SMALL, arguments=EPILOGUE)
     plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
     gpu.spoils[TILES["second"]] = lambda gemm, d, *more: FakeBackend.stack(gemm, "d", d).fill(16)
     one, two, three = sweep(work, plans, gpu)
@@ -431,9 +431,9 @@ def test_the_command_measures_writes_and_prints(gpu, tmp_path, monkeypatch, caps
     command("--stages", "2,3", "--tile", "64x64,32x64", "--plot", str(picture))
     assert "<svg" in picture.read_text()
     assert "--group '0' is not like" in command("--json", "--group", "0", code=2)
-    fused = json.loads(command("--json", "--epilogue", "bias,gelu_tanh", "--top", "1"))
-    assert fused[0]["problem"] == f"{SMALL}+bias+gelu_tanh"
-    assert fused[0]["us"] == pytest.approx(10e3)
+    arguments = json.loads(command("--json", "--epilogue", "bias,gelu_tanh", "--top", "1"))
+    assert arguments[0]["problem"] == f"{SMALL}+bias+gelu_tanh"
+    assert arguments[0]["us"] == pytest.approx(10e3)
     assert "'swish' is not known" in command("--json", "--epilogue", "swish", code=2)
     assert "some milliseconds" in command("--json", "--budget", "nan", "--top", "2", code=2)
 

@@ -45,8 +45,8 @@ EPILOGUES = {
     "gradient": {"activation": "dgelu_tanh", "preact": FULL},
     "swiglu": {"activation": "swiglu", "gate_layout": "interleaved", "bias": ROW},
     "halves": {"activation": "geglu", "gate_layout": "halves", "preact_out": FULL},
-    "columns' sums": {"activation": "dsilu", "preact": FULL, "bias_grad_out": ROW},
-    "rows' sums": {"bias": ROW, "activation": "relu", "bias_grad_out": COLUMN},
+    "columns' gradients": {"activation": "dsilu", "preact": FULL, "bias_grad_out": ROW},
+    "rows' gradients": {"bias": ROW, "activation": "relu", "bias_grad_out": COLUMN},
     "a function": {"epilogue": clamped, "epilogue_args": {"v": COLUMN, "s": 3.0}},
     "NaN": {"epilogue": lambda acc: np.log(acc) / acc},
 }  # fmt: skip
@@ -63,8 +63,8 @@ TYPES = [
 
 def computed(name, dtype=F32, into=None, **more):
     """Return operands, a set of them that the CPU backend has multiplied, and its plan."""
-    fused = {**EPILOGUES.get(name, {}), **more}
-    work = Workload(M, N, K, dtype, "nt", into=into, arguments=tuple(fused.items()))
+    epilogue = {**EPILOGUES.get(name, {}), **more}
+    work = Workload(M, N, K, dtype, "nt", into=into, arguments=tuple(epilogue.items()))
     (plan,), _ = starts(work, ("numpy",), "cpu")
     device = HostDevice()
     device.l2_bytes = 1
@@ -190,9 +190,9 @@ def test_the_largest_of_some_rows_bounds_the_largest_of_all_from_below(monkeypat
     assert found.ratio(arrays) > 1
 
 
-def test_sums_of_some_rows_are_checked_and_those_over_rows_only_of_all(monkeypatch):
+def test_gradients_of_some_rows_are_checked_and_those_over_rows_only_of_all(monkeypatch):
     monkeypatch.setattr(expected, "_ELEMENTS", 4 * N)
-    for name, is_checked in (("rows' sums", True), ("columns' sums", False)):
+    for name, is_checked in (("rows' gradients", True), ("columns' gradients", False)):
         found, arrays, _ = computed(name)
         assert found.ratio(arrays) <= 1
         arrays.arguments["bias_grad_out"][...] += 1

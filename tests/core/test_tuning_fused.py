@@ -43,7 +43,7 @@ def halved(acc, x):
     return acc / 2 + x, acc
 
 
-#: Arguments of calls with (32, 16) @ (16, 8), whose sums are 16; and what the results are.
+#: Arguments of calls with (32, 16) @ (16, 8), whose products are 16; and what the results are.
 CALLS = {
     "bias": (lambda ones: {"bias": ones((8,)), "activation": "relu"}, {"out": 17}),
     "column": (lambda ones: {"bias": ones((32, 1)), "alpha": 2.0}, {"out": 33}),
@@ -112,8 +112,8 @@ def test_a_first_call_with_an_epilogue_measures(stopwatch, name):
 def test_what_is_tuned_serves_the_same_epilogue_whatever_its_numbers_and_no_other(stopwatch):
     (a, b), row = arrays(stopwatch.driver), spec((8,))
 
-    def tile(**fused):
-        return unigemm.plan(a, b, **fused).config.tile
+    def tile(**epilogue):
+        return unigemm.plan(a, b, **epilogue).config.tile
 
     plan = autotune(stopwatch, a, b, bias=row, alpha=2.0, activation="silu")
     third, pick = TILES["third"], TILES["pick"]
@@ -266,15 +266,15 @@ def eights(stopwatch):
     return stopwatch.driver.ones((32, 16), kind), stopwatch.driver.ones((16, 8), kind)
 
 
-@pytest.mark.parametrize("fused", [{}, {"activation": "relu"}], ids=["plain", "fused"])
-def test_products_of_float8_with_scales_are_measured(stopwatch, fused):
+@pytest.mark.parametrize("epilogue", [{}, {"activation": "relu"}], ids=["plain", "epilogue"])
+def test_products_of_float8_with_scales_are_measured(stopwatch, epilogue):
     a, b = eights(stopwatch)
     scales = {"scale_a": 0.5, "scale_b": stopwatch.driver.ones(())}
     host(scales["scale_b"])[...] = 3
 
     def call():
         stopwatch.launched.clear()
-        got = unigemm.matmul(a, b, dtype="bfloat16", **scales, **fused)
+        got = unigemm.matmul(a, b, dtype="bfloat16", **scales, **epilogue)
         np.testing.assert_array_equal(host(got).astype(float), 24)
         return stopwatch.launched
 
@@ -287,11 +287,11 @@ def test_products_of_float8_with_scales_are_measured(stopwatch, fused):
     dispatch.replan()
     assert call() == [TILES["pick"]]
     named = {"dtype": "bfloat16", "scale_a": 0.5, "scale_b": spec(())}
-    plan = autotune(stopwatch, a, b, **named, **fused)
+    plan = autotune(stopwatch, a, b, **named, **epilogue)
     assert (plan.config.tile, plan.problem.scaled) == (TILES["third"], True)
     assert call() == [TILES["third"]]
     stopwatch.launched.clear()
-    unigemm.matmul(a, b, dtype="bfloat16", **fused)
+    unigemm.matmul(a, b, dtype="bfloat16", **epilogue)
     assert stopwatch.launched == [TILES["pick"]]  # without scales it is another product
 
 
@@ -303,9 +303,9 @@ FINE = {
 }
 
 
-@pytest.mark.parametrize("fused", [{}, {"activation": "relu"}], ids=["plain", "fused"])
+@pytest.mark.parametrize("epilogue", [{}, {"activation": "relu"}], ids=["plain", "epilogue"])
 @pytest.mark.parametrize("name", FINE)
-def test_products_with_scales_of_lines_and_blocks_are_measured(stopwatch, name, fused):
+def test_products_with_scales_of_lines_and_blocks_are_measured(stopwatch, name, epilogue):
     shapes, words = FINE[name]
     ones, kind = stopwatch.driver.ones, numpy_dtype(FLOAT8)
     a, b = ones((32, 256), kind), ones((256, 8), kind)
@@ -315,7 +315,7 @@ def test_products_with_scales_of_lines_and_blocks_are_measured(stopwatch, name, 
 
     def call():
         stopwatch.launched.clear()
-        got = unigemm.matmul(a, b, dtype="bfloat16", **scales, **fused)
+        got = unigemm.matmul(a, b, dtype="bfloat16", **scales, **epilogue)
         np.testing.assert_array_equal(host(got).astype(float), expected)
         return stopwatch.launched
 
@@ -330,13 +330,13 @@ def test_products_with_scales_of_lines_and_blocks_are_measured(stopwatch, name, 
     assert call() == [TILES["pick"]]
     named = requested_specs(None, *words, spec((32, 256), "e4m3"), spec((256, 8), "e4m3"))
     assert {which: x.shape for which, x in named.items()} == shapes
-    plan = autotune(stopwatch, a, b, dtype="bfloat16", **named, **fused)
+    plan = autotune(stopwatch, a, b, dtype="bfloat16", **named, **epilogue)
     assert plan.config.tile == TILES["third"]
     assert plan.problem == entry.plan.problem
     assert plan.problem.has_block_scales == (name != "row, column")
     assert call() == [TILES["third"]]
     stopwatch.launched.clear()
-    unigemm.matmul(a, b, dtype="bfloat16", scale_a=2.0, scale_b=ones((1,)), **fused)
+    unigemm.matmul(a, b, dtype="bfloat16", scale_a=2.0, scale_b=ones((1,)), **epilogue)
     assert stopwatch.launched == [TILES["pick"]]  # with other scales it is another product
 
 

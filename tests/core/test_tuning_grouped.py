@@ -178,10 +178,10 @@ def test_groups_of_k_that_begin_within_a_block_share_its_scales():
 
 
 def test_a_function_is_measured_with_groups_and_serves_calls_like_it():
-    fused = epilogues("m")["function"]
-    plan = unigemm.autotune(**arguments("m"), **fused, budget=1e-3, device=HostDevice())
+    epilogue = epilogues("m")["function"]
+    plan = unigemm.autotune(**arguments("m"), **epilogue, budget=1e-3, device=HostDevice())
     assert plan.measured_us > 0
-    assert unigemm.plan(**arguments("m"), **fused) == plan
+    assert unigemm.plan(**arguments("m"), **epilogue) == plan
     assert not unigemm.plan(**arguments("m")).measured_us
 
 

@@ -89,7 +89,7 @@ NOT_READ = {
         4 / (1 + np.exp(-2.0)),
     ),
     "an empty gate": ({"activation": "geglu", "gate_layout": "interleaved"}, 0.0),
-    "sums": ({"bias_grad_out": np.ones(4, np.float32), "amax_out": np.ones(1, np.float32)}, 0.0),
+    "rows": ({"bias_grad_out": np.ones(4, np.float32), "amax_out": np.ones(1, np.float32)}, 0.0),
 }
 
 

@@ -130,7 +130,7 @@ WRONG = {
     "no names": {1: 2},
     "no parts of K": on_hopper(split_k=0),
     "fewer parts of K": on_hopper(split_k=-2),
-    "more parts of K than their sums may take": on_hopper(split_k=1000),
+    "more parts of K than partial sums may take": on_hopper(split_k=1000),
     "a group of none": on_hopper(raster={"order": "m", "group": 0}),
     "a group backwards": on_hopper(raster={"order": "m", "group": -1}),
     "another order": on_hopper(raster={"order": "z", "group": 1}),
