@@ -41,7 +41,7 @@ from .conversion import with_conversion
 from .epilogue_arguments import TracedEpilogue, traced_epilogue
 from .first_call import measured
 from .grouped import ENDS, checking, requested_form
-from .host import host_gemm, host_product, with_elements
+from .host import host_product, with_elements
 from .loader import _digest, _each_launch, _launcher, _loaded, _loading
 from .numpy_matmul import HostProduct
 from .options import Options, _fit, blaming, check_options, describe, stated, with_named_backend
@@ -405,7 +405,7 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
     if out is not None and out.readonly:
         raise UnsupportedProblem("out is read-only; pass an array that may be written")
     if options.plan is not None:
-        _fit(options.plan, host_gemm(product, options), CPU)
+        _fit(options.plan, stated(*product.layouts, options), CPU)
     # Not in the key: whether a scalar is C's long or long long.
     told = product.shape or dtype.kind not in "iu"
     make = (

@@ -10,14 +10,13 @@ from ..arrays.operands import HostArray, Operand, output_dtype
 from ..errors import UnsupportedProblem
 from ..planning.backend import Launcher
 from ..problem.block_scales import elements_of
-from ..problem.canonical import Gemm
 from ..problem.dtypes import numpy_dtype
 from .conversion import Described
 from .numpy_matmul import HostProduct, is_for_kernels, numpy_product, refuse_casts
-from .options import Options, stated
+from .options import Options
 from .torch_matmul import by_torch, may_be_torchs
 
-__all__ = ["host_gemm", "host_product", "launch_apart", "with_elements"]
+__all__ = ["host_product", "launch_apart", "with_elements"]
 
 
 def with_elements(x: Described, options: Options) -> Described:
@@ -89,11 +88,6 @@ def _refuse_casts(a: HostArray, b: HostArray, out: HostArray | None, options: Op
     assert y is not None
     assert options.casting is not None
     refuse_casts([a.dtype, b.dtype], numpy_dtype(output_dtype(requested, x, y)), options.casting)
-
-
-def host_gemm(product: HostProduct, options: Options) -> Gemm:
-    """Return the canonical product that NumPy multiplies, after its inputs were converted."""
-    return stated(*product.layouts, options)
 
 
 def launch_apart(

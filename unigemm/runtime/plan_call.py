@@ -24,7 +24,7 @@ from .conversion import with_conversion
 from .converted_copies import dtype_of_copies
 from .epilogue_arguments import traced_epilogue
 from .grouped import requested_form
-from .host import host_gemm, host_product, with_elements
+from .host import host_product, with_elements
 from .numpy_matmul import HostProduct
 from .options import Options, blaming, check_options, describe, stated, with_named_backend
 from .quantized_results import (
@@ -222,7 +222,7 @@ def _plan_on_host(
     """Plan what NumPy's own matmul computes."""
     if 0 in product.shape or product.a.shape[-1] == 0:
         raise _nothing(product.a.shape, product.b.shape)
-    gemm = host_gemm(product, options)
+    gemm = stated(*product.layouts, options)
     plan = plan_gemm(gemm, target, options.backend, usable=usable, keep=keep, tuned=False)
     schedule = f"{product.by} in {product.loop[0]}"
     for name, x, dtype in zip("ab", (product.a, product.b), product.loop, strict=False):

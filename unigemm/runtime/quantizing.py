@@ -90,7 +90,10 @@ def _bind(library: Library, x: Any, dtype: DType, sharing: Sharing) -> _Bound:
     attach()
     operand = library.operand(x, "x")
     shape = scales_shape(operand.shape, sharing)
-    _refuse_source(operand.dtype)
+    if operand.dtype not in SOURCES:
+        raise UnsupportedDtype(
+            f"x is {operand.dtype}, and {', '.join(map(str, SOURCES))} are quantised; convert it"
+        )
     index = -1 if operand.device == HOST else operand.device.index
     q = Layout(operand.shape, compact_strides(operand.shape), dtype)
     scales = Layout(shape, compact_strides(shape), DType.FLOAT32)
@@ -101,10 +104,3 @@ def _bind(library: Library, x: Any, dtype: DType, sharing: Sharing) -> _Bound:
         device=index,
         reach=operand.span[1],
     )
-
-
-def _refuse_source(dtype: DType) -> None:
-    if dtype not in SOURCES:
-        raise UnsupportedDtype(
-            f"x is {dtype}, and {', '.join(map(str, SOURCES))} are quantised; convert it"
-        )

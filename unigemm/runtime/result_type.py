@@ -75,12 +75,11 @@ def result_type(library: Library, request: Request) -> DType:
     """
     named = {"a": request.a, "b": request.b}
     hosts = {name: host_view(library, x, name) for name, x in named.items()}
-    found = _of_host(request, hosts, promotes=library.promotes)
-    if found is not None:
-        return found
-    x, y = (library.layout(x, name) for name, x in named.items())
     on_host = device_of(library, request.a, "a") == HOST
-    return _of_kernels(request, x, y, on_host=on_host, promotes=library.promotes)
+    return _of_host(request, hosts, promotes=library.promotes) or _of_kernels(
+        request, *(library.layout(x, name) for name, x in named.items()), on_host=on_host,
+        promotes=library.promotes,
+    )  # fmt: skip
 
 
 def is_complex(library: Library, request: Request) -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..cache import Entry
     from .request import Request
 
-__all__ = ["Spec", "planned", "planned_calls", "plans_for", "record", "warmup"]
+__all__ = ["Spec", "planned_calls", "plans_for", "record", "warmup"]
 
 #: A product: a plan, or a mapping of what a line of a file holds (see `unigemm.warmup`).
 Spec: TypeAlias = "Plan | RoundingKernel | Mapping[str, Any]"
@@ -171,7 +171,7 @@ def plans_for(
         A spec is none, or cannot be planned; says which.
     """
     found: dict[object, Plan | RoundingKernel] = {}
-    for plan in planned(specs, target, epilogues):
+    for plan, _ in planned_calls(specs, target, epilogues):
         behind = second_passes_of(plan) if isinstance(plan, Plan) else ()
         for each in (plan, *behind):
             found.setdefault(_identity(each), each)
@@ -185,21 +185,15 @@ def _identity(plan: Plan | RoundingKernel) -> object:
     return plan.backend, plan.problem, plan.config, plan.target
 
 
-def planned(
-    specs: str | os.PathLike[str] | Iterable[Spec],
-    target: str | Target | Sequence[str | Target] | None,
-    epilogues: Iterable[str | None] | None,
-) -> Iterator[Plan | RoundingKernel]:
-    """Yield the plan of each product, of a range for each size class; see `plans_for`."""
-    return (plan for plan, _ in planned_calls(specs, target, epilogues))
-
-
 def planned_calls(
     specs: str | os.PathLike[str] | Iterable[Spec],
     target: str | Target | Sequence[str | Target] | None,
     epilogues: Iterable[str | None] | None,
 ) -> Iterator[tuple[Plan | RoundingKernel, Request | None]]:
-    """Yield plans as `planned` does, each with its call in descriptions; None of one in a file."""
+    """Yield a plan of each product, of a range for each size class, and its call in descriptions.
+
+    The call is None of a plan that comes from a file.
+    """
     targets = [target] if target is None or isinstance(target, str | Target) else list(target)
     resolved = [named_target(x) if isinstance(x, str) else x for x in targets]
     for each in resolved:

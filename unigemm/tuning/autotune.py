@@ -210,7 +210,7 @@ def keep_fastest(
     UnigemmError
         No candidate computed the product correctly.
     """
-    plans = _contenders(first)
+    plans = [first.taking(each) for each in (first.as_alternative, *first.alternatives)]
     say = report or (lambda what, done, of: None)
     kernels, failed = compiled(plans, lambda done, of: say(f"compiling {of} kernels", done, of + 3))
     each_ms = 1e3 * budget / (len(plans) + 4)
@@ -337,11 +337,6 @@ def workload_of(plan: Plan) -> Workload:
         raise another_class(problem)
     check_class(plan, *spec_of(work), None)
     return work
-
-
-def _contenders(first: Plan) -> list[Plan]:
-    """Return the model's pick and its alternatives, as plans."""
-    return [first.taking(each) for each in (first.as_alternative, *first.alternatives)]
 
 
 def compiled(
