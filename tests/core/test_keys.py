@@ -281,7 +281,7 @@ UNKEYED = {
     "scale_a": "see the test of float8",
     "scale_b": "see the test of float8",
 }
-#: Of these an epilogue's call knows as much as a plain one.
+#: What a call with an epilogue is known by as a plain one is.
 WITH_EPILOGUE = ("a", "b", "out", "dtype", "precision", "deterministic", "backend", "casting")
 
 

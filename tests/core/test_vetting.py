@@ -42,7 +42,7 @@ def accepted(data):
 
 
 def mutations(count, rng, begun_with):
-    """Return the plans of so many mutations that are taken."""
+    """Return the plans of a number of mutations that are taken."""
     plain = [plan.to_dict() for plan in begun_with]
     return [p for _ in range(count) if (p := accepted(mutate(rng.choice(plain), rng)))]
 

@@ -200,7 +200,7 @@ class Cache:
         Parameters
         ----------
         backend, arch
-            Only the entries of these.
+            Only entries of this backend, for this architecture.
         """
         from . import upkeep
 
@@ -256,7 +256,7 @@ class Cache:
         Parameters
         ----------
         backend, arch
-            Only the entries of these.
+            Only entries of this backend, for this architecture.
         """
         from . import upkeep
 
@@ -280,7 +280,7 @@ class Cache:
         digests
             Only these; the first digits suffice.
         backend, arch
-            Only the entries of these.
+            Only entries of this backend, for this architecture.
 
         Raises
         ------

@@ -152,9 +152,9 @@ class ImportReport:
     Attributes
     ----------
     imported, present
-        Number of kernels taken, and of those that were here already.
+        Number of kernels taken, and of kernels that were here already.
     refused
-        Those that were not taken, or the folders of such, each with the reason.
+        Kernels that were not taken, or their folders, each with the reason.
     kernels
         Backend, digest of the key and digest of the content of each kernel that is here now.
     """

@@ -20,7 +20,7 @@ from .target import Target
 __all__ = ["Backend", "Launcher", "Timed", "unsupported_by"]
 
 #: Starts one product: addresses of A, B, D (the caller's order) and of the workspace, and a stream;
-#: of a product whose blocks have scales also the addresses of those of A and of B; of such a one
+#: of a product with block scales also the addresses of A's and B's block scales; of such a product
 #: and of a scaled one the addresses of two scales (0: there is none) and a factor; then those of an
 #: epilogue's arrays, and its numbers. One of groups takes behind all this, if it is scaled, by how
 #: many numbers each scale steps from group to group, and last the address of the groups' ends.

@@ -80,7 +80,7 @@ class EntryFiles(Generic[Entry]):
     def record(self, entries: Iterable[Entry], path: Path | None = None) -> Path:
         """Add entries to a file, by default the user's own, and return its path.
 
-        They take the place of those with their keys.
+        They replace entries with the same keys.
         Entries that cannot be used here stay in it as they are. A damaged file is renamed, which a
         `TuningWarning` says, and a new one begun.
 

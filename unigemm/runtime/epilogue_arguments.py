@@ -47,7 +47,7 @@ class TracedEpilogue:
     numbers
         Names of the numbers, in its order.
     returned
-        How many more results the caller's function returns, which are the last of those written.
+        How many more results the caller's function returns: the last that are written.
     """
 
     epilogue: Epilogue
@@ -75,7 +75,7 @@ def traced_epilogue(
     given
         From `Request.arguments`.
     a, b, out
-        Layouts of these; None for an `out` that the caller does not bring.
+        Layouts of the matrices; None for an `out` that the caller does not bring.
     see
         Views an array; its second argument is the name for errors.
     options

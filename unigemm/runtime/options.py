@@ -310,7 +310,7 @@ def _fit(plan: Plan, gemm: Gemm, target: Target) -> Gemm:
         ("epilogue", plan.problem.epilogue, gemm.problem.epilogue),
         ("groups", plan.problem.groups, gemm.problem.groups),
         ("what rows are quantised to", plan.problem.quantized_rows, gemm.problem.quantized_rows),
-        ("what shares a scale of these", plan.problem.quantized_by, gemm.problem.quantized_by),
+        ("what shares a scale of the rows", plan.problem.quantized_by, gemm.problem.quantized_by),
         ("what operands are read as", plan.problem.converted, gemm.problem.converted),
         ("batch_invariant", plan.problem.batch_invariant, gemm.problem.batch_invariant),
         ("size", plan.extents, gemm.extents),

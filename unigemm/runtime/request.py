@@ -67,9 +67,9 @@ class Request(NamedTuple):
         cls, operands: tuple[Any, ...], options: tuple[Any, ...], plan: Plan | None = None,
         stream: Any = None, axes: Any = None, way: Callable[..., Any] | None = None,
     ) -> Request:  # fmt: skip
-        """Return the request of a call; operands behind those that it gives are None.
+        """Return the request of a call; operands that it does not give are None.
 
-        If there is a `way`, it makes the operands of those.
+        If there is a `way`, it makes the operands of those that are given.
         """
         operands = operands if way is None else way(operands)
         nothing = (None,) * (_FIRST - len(operands))

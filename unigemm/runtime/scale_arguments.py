@@ -40,13 +40,13 @@ class Scales:
     blocks
         The names of arrays of block scales, and their layouts: of both operands, or of none.
     granularity
-        What shares one of them, where accumulators are multiplied by them; None where elements are.
+        What shares a block scale that accumulators are multiplied by; None where elements are.
     factors
-        The names of those that are numbers.
+        The names of scales that are numbers.
     grouped
-        The operands with a scale for each group, of those of whole operands.
+        The operands that have a scale for each group.
     in_epilogue
-        The names of those that the epilogue multiplies accumulators by, which are in no other
+        The names of scales that the epilogue multiplies accumulators by, which are in no other
         field: of lines, and all those of integers.
     result
         The type of the result where none is requested; None for that of a product without scales.
@@ -67,7 +67,7 @@ class Scales:
 
     @property
     def taken(self) -> int:
-        """How many of these a launch takes: addresses, and the factor behind them."""
+        """How many scales a launch takes: addresses, and the factor behind them."""
         return len(self.brought) + bool(self.brought)
 
     @property

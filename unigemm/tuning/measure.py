@@ -121,7 +121,7 @@ class Workload:
 
     @property
     def count(self) -> int:
-        """How many products of M x N x K there are; 1 where groups divide one of these."""
+        """How many products of M x N x K there are; 1 where groups divide one."""
         return max(self.groups, 1) if self.along == "rows" else self.batch
 
     @property
