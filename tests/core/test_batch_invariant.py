@@ -65,7 +65,7 @@ def test_the_configuration_is_the_best_for_so_many_rows_and_the_estimate_that_of
     assert wide.workspace_bytes == 1000 * split.workspace_bytes
 
 
-def test_the_order_of_sums_does_not_start_elsewhere_for_few_rows():
+def test_the_order_of_addition_does_not_start_elsewhere_for_few_rows():
     options = {"target": "sm_90a", "backend": "cute_wgmma"}
     a, b = spec((1, 4096), "bfloat16"), spec((4096, 4096), "bfloat16", "F")
     free, same = (unigemm.plan(a, b, batch_invariant=each, **options) for each in (False, True))

@@ -10,7 +10,7 @@ import unigemm
 
 
 @pytest.mark.parametrize("kind", EXACT_TYPES)
-def test_terms_are_added_in_the_type_of_the_sums(kind):
+def test_terms_are_added_in_the_type_of_the_accumulators(kind):
     drawn = np.random.default_rng(56)
     for left, right in ((kind, kind), (kind, "?")):
         a, b = numbers((2, 5, 40), left), numbers((40, 7), right, 1)
@@ -58,7 +58,7 @@ def test_a_number_that_is_not_whole_is_refused_at_every_call():
      {"scale_d": 2.0}, {"amax_out": np.zeros(1, "f4")}],
     ids=lambda given: next(iter(given)),
 )  # fmt: skip
-def test_what_is_for_rounded_sums_is_refused(given):
+def test_what_is_for_rounded_accumulators_is_refused(given):
     a = numbers((4, 4), "i4")
     with pytest.raises(unigemm.UnsupportedProblem, match="; "):
         unigemm.matmul(a, a, **given)

@@ -270,7 +270,7 @@ def test_eight_bits_hold_the_nearest_number(dtype, most):
     assert (got[5] == 0) if dtype == "int8" else np.isnan(got[5])
 
 
-def test_int8_sums_stay_exact_where_the_result_is_int32():
+def test_int8_accumulators_stay_exact_where_the_result_is_int32():
     a = np.full((1, 4000), 127, np.int8)
     c = np.array([[(1 << 24) + 1]], np.int32)
     assert unigemm.matmul(a, a.T, c=c)[0, 0] == 4000 * 127 * 127 + (1 << 24) + 1
@@ -502,7 +502,7 @@ def test_defaults_that_are_spelt_out_are_the_plain_product():
     assert isinstance(DeviceMismatch("x"), UnsupportedProblem)
 
 
-def test_sums_and_magnitudes_are_of_all_launches_of_a_stack():
+def test_bias_gradients_and_magnitudes_are_of_all_launches_of_a_stack():
     """One whose dimensions do not fold takes several, which must not begin anew."""
     a = random_array((2, 3, 4, 7, 5)).transpose(1, 2, 0, 3, 4)
     b = random_array((2, 3, 4, 5, 6)).transpose(1, 2, 0, 3, 4)
@@ -518,7 +518,7 @@ def test_sums_and_magnitudes_are_of_all_launches_of_a_stack():
             np.testing.assert_allclose(bias_grad, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_sums_are_rounded_once():
+def test_bias_gradients_are_rounded_once():
     """Each of several launches would round what it goes on from."""
     a = np.ones((2, 300, 3, 1, 1), np.float16).transpose(1, 2, 0, 3, 4)
     c = random_array((300, 1, 1, 1, 1)).astype(np.float16)

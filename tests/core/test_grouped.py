@@ -150,7 +150,7 @@ def test_gated_activations_take_pairs_of_columns_of_each_group(form, gate_layout
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_function_of_the_sums_may_give_several_results(form):
+def test_a_function_of_the_accumulator_may_give_several_results(form):
     a, b = operands(form, UNEVEN, np.float32)
     d = shapes(form, UNEVEN)[2]
 
@@ -193,7 +193,7 @@ def test_two_stacks_without_ends_are_multiplied_whole():
 @pytest.mark.parametrize("epilogue", [{}, {"bias": np.arange(5.0)}])
 @pytest.mark.parametrize("rest", ["zeros", "untouched"])
 @pytest.mark.parametrize("form", FORMS)
-def test_k_of_nothing_gives_sums_of_zero(form, rest, epilogue):
+def test_k_of_nothing_gives_zeros(form, rest, epilogue):
     s = Sizes((0, 0), other=3, inner=5) if form == "k" else Sizes((3, 1), rest=1, inner=0)
     a, b = operands(form, s, np.float64)
     shape = shapes(form, s)[2]

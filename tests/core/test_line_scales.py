@@ -48,7 +48,7 @@ B_SCALES = (None, 3, np.float32([0.25]), lines((1, N), 2))
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("out", ["float32", "bfloat16", "float16"])
-def test_sums_are_multiplied_by_the_scales_of_their_row_and_column(kind, out):
+def test_accumulators_are_multiplied_by_the_scales_of_their_row_and_column(kind, out):
     a, b = draw((M, K), kind, 3), draw((K, N), kind, 4)
     for scale_a, scale_b in itertools.product(A_SCALES, B_SCALES):
         if scale_a is scale_b is None:
@@ -72,7 +72,7 @@ def test_a_stack_has_scales_of_its_own_or_shares_them(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_beside_the_product_sees_sums_that_were_scaled(kind):
+def test_an_epilogue_sees_accumulators_that_were_scaled(kind):
     a, b = draw((M, K), kind, 9), draw((K, N), kind, 10)
     scales = {"scale_a": lines((M, 1), 11), "scale_b": lines((1, N), 12)}
     product, magnitude = exact(a, b, *scales.values())
@@ -90,7 +90,7 @@ def test_what_is_beside_the_product_sees_sums_that_were_scaled(kind):
     assert amax == pytest.approx(abs(product).max(), rel=1e-3)
 
 
-def test_scales_of_sums_that_are_not_read_are_not_read():
+def test_scales_of_accumulators_that_are_not_read_are_not_read():
     a, b = draw((M, K), "int8", 15), draw((K, N), "int8", 16)
     c = np.ones((M, N), np.float32)
     scale = np.full((M, 1), np.nan, np.float32)

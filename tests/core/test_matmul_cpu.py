@@ -194,7 +194,7 @@ def test_only_float8_mixes_with_another_type_where_nothing_is_converted():
 
 
 @pytest.mark.parametrize("k", [1, 1023, 1024, 1041, 5001])  # 1041: an odd sum above 2**24
-def test_int8_sums_are_exact_beyond_what_float32_holds(k):
+def test_int8_accumulators_are_exact_beyond_what_float32_holds(k):
     a = np.full((3, k), -127, np.int8)
     plan = unigemm.plan(a, a.T)
     got = unigemm.matmul(a, a.T)
@@ -206,7 +206,7 @@ def test_int8_sums_are_exact_beyond_what_float32_holds(k):
         unigemm.matmul(a, a.T, plan=wide)
 
 
-def test_int8_sums_wrap_around_in_int32():
+def test_int8_accumulators_wrap_around_in_int32():
     for k in (2**17 - 1, 2**17, 2**18 + 5):
         a = np.full((2, k), -128, np.int8)
         expected = (a.astype(np.int32) @ a.T.astype(np.int32))[0, 0]

@@ -38,7 +38,7 @@ def one(value, shape=()):
     ],
     ids=["number", "array", "arrays", "both"],
 )
-def test_the_sums_are_multiplied_before_they_are_rounded(dtype, out, scale_a, scale_b, factor):
+def test_accumulators_are_multiplied_before_they_are_rounded(dtype, out, scale_a, scale_b, factor):
     a, b = draw((3, 5, 70), dtype, 1), draw((70, 33), dtype, 2)
     got = unigemm.matmul(a, b, dtype=out, scale_a=scale_a, scale_b=scale_b)
     x, y = a.astype(np.float64), b.astype(np.float64)

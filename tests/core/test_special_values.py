@@ -162,7 +162,7 @@ def test_the_product_of_scales_is_not_rounded_before_that_of_the_arrays_on_the_h
     ids=str,
 )
 @pytest.mark.sample(3)
-def test_scales_multiply_sums_that_are_whole(backend, wanted):
+def test_scales_multiply_accumulators_that_are_whole(backend, wanted):
     """Not parts of them: these may overflow, and cancel."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     a, b = scaled_operands(k=256)

@@ -88,7 +88,7 @@ def test_the_product_of_scales_is_not_rounded_before_that_of_the_arrays(backend,
 
 @pytest.mark.parametrize("wanted", [{"split_k": 2}, {"cluster_k": 2}, {"slice_k": 2}], ids=str)
 @pytest.mark.parametrize("backend", ["cute_wgmma", "cute_tcgen05"])
-def test_scales_multiply_sums_that_are_whole(backend, wanted):
+def test_scales_multiply_accumulators_that_are_whole(backend, wanted):
     if backend == "cute_tcgen05" and wanted != {"split_k": 2}:
         pytest.skip("cute_tcgen05 adds up in no other way")
     lib = lib_named("torch-cuda")

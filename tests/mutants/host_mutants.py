@@ -287,7 +287,7 @@ HOST_MUTANTS = (
         "wide = accumulator is DType.FLOAT64",
         "accumulated integers above 2**24 lose their last bits in an epilogue",
         (
-            "tests/core/test_fused.py::test_int8_sums_stay_exact_where_the_result_is_int32",
+            "tests/core/test_fused.py::test_int8_accumulators_stay_exact_where_the_result_is_int32",
             "tests/core/test_epilogue.py",
         ),
     ),

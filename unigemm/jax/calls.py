@@ -35,7 +35,6 @@ from ..runtime.epilogue_arguments import traced_epilogue
 from ..runtime.loader import _each_launch
 from ..runtime.quantized_results import (
     SCALES,
-    SecondPass,
     epilogue_shape,
     scales_layout,
     second_pass,
@@ -423,8 +422,9 @@ def _scales_out_of(
 
 
 def _launchers(
-    gemm: Gemm, wanted: requested.Options, behind: Callable[..., SecondPass] | None = None
-) -> tuple[int, dict[int, Callable[..., None]]]:
+    gemm: Gemm, wanted: requested.Options,
+    behind: Callable[..., tuple[int, Callable[..., None]]] | None = None,
+) -> tuple[int, dict[int, Callable[..., None]]]:  # fmt: skip
     """Plan for the GPUs of this process; return the bytes of the workspace, and a launcher each.
 
     `behind` makes a launcher of one that a second pass follows, on a device.
@@ -443,8 +443,8 @@ def _launchers(
             plan, launch = _planned(gemm, target, wanted.backend, index, False)
             workspace, launch = plan.workspace_bytes, _each_launch(launch, gemm)
             if behind is not None:
-                both = behind(launch, device=Device("cuda", index))
-                workspace, launch = workspace + both.bytes, both.launch
+                size, launch = behind(launch, device=Device("cuda", index))
+                workspace += size
         launchers[index] = launch
     return workspace, launchers
 

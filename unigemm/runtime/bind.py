@@ -102,7 +102,11 @@ def bind(library: Library, request: Request) -> Bound:
         options = with_quantized_results(options, kinds, len(request.results))
         vector, on_host = len(first["b"].shape) == 1, first["a"].device == HOST
         options = with_second_pass(options, arguments, on_host=on_host, vector=vector)
-    options = _converting(library, request, options, has_epilogue=bool(arguments))
+    if arguments or host_view(library, request.a, "a") is None:  # else NumPy converts
+        first = {name: library.operand(x, name) for name, x in request.multiplied.items()}
+        options = with_conversion(
+            first, options, has_epilogue=bool(arguments), promotes=library.promotes
+        )
     traced = None
     in_place = False
     if arguments or options.quantize_out is not None:
@@ -130,16 +134,6 @@ def bind(library: Library, request: Request) -> Bound:
         bound = _bound(library, operands, requested, options, traced, scales, in_place=in_place)
     refuse_changed(library, see.before)
     return replace(bound, kept=False) if later else bound
-
-
-def _converting(
-    library: Library, request: Request, options: Options, *, has_epilogue: bool
-) -> Options:
-    """Return the options of a call with what kernels convert its operands to."""
-    if host_view(library, request.a, "a") is not None and not has_epilogue:
-        return options
-    operands = {name: library.operand(x, name) for name, x in request.multiplied.items()}
-    return with_conversion(operands, options, has_epilogue=has_epilogue, promotes=library.promotes)
 
 
 def _read(library: Library, request: Request) -> list[tuple[str, Any, int, Hashable]]:
@@ -230,8 +224,8 @@ def _bound(
     if gemm.problem.quantized_rows is not None:
         assert quantized is not None
         by = gemm.problem.quantized_by
-        behind = second_pass(launch, x.dtype, layout, quantized, device, scales.taken, by)
-        launch, scratch = behind.launch, scratch + behind.bytes
+        size, launch = second_pass(launch, x.dtype, layout, quantized, device, scales.taken, by)
+        scratch += size
     workspace = library.maker((scratch,), None, device) if scratch else None
     return bound(launch=launch, workspace=workspace, workspace_bytes=scratch, plan=plan)
 

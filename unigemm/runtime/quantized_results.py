@@ -9,7 +9,7 @@ GPUs gated results: no tile has 128 of their columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -34,7 +34,6 @@ from .rounding import rounding_of
 
 __all__ = [
     "SCALES",
-    "SecondPass",
     "epilogue_shape",
     "leaves_scales",
     "refuse_more_results",
@@ -190,14 +189,6 @@ def refuse_more_results(more: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class SecondPass:
-    """What rounds rows behind a product: the bytes that these take, and what launches both."""
-
-    bytes: int
-    launch: Launcher
-
-
 def scales_of_nothing(
     d: Layout, scales: Layout | None, device: Device, index: int
 ) -> Launcher | None:
@@ -221,8 +212,8 @@ def scales_of_nothing(
 def second_pass(
     launch: Launcher, a: DType, d: Layout, scales: Layout, device: Device, index: int,
     sharing: Sharing = "row",
-) -> SecondPass:  # fmt: skip
-    """Return what launches a product into the workspace, and rounds it.
+) -> tuple[int, Launcher]:  # fmt: skip
+    """Return the bytes of a product in the workspace, and what launches it and rounds it.
 
     Parameters
     ----------
@@ -255,4 +246,4 @@ def second_pass(
         launch(a, b, workspace, workspace + count, stream, *rest)
         rounding(workspace, d_at, more[index], stream)
 
-    return SecondPass(count, launch_both)
+    return count, launch_both

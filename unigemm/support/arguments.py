@@ -119,8 +119,8 @@ def refuse_fractions(numbers: Mapping[str, float]) -> None:
     for name, value in numbers.items():
         if not (value.is_integer() and abs(value) < 2**53):
             raise UnsupportedProblem(
-                f"{name} is {value!r} and the sums are integers, which wrap around; pass a whole "
-                "number below 2**53, an array of one integer, or dtype='float64'"
+                f"{name} is {value!r} and accumulators are integers, which wrap around; pass a "
+                "whole number below 2**53, an array of one integer, or dtype='float64'"
             )
 
 

@@ -219,7 +219,7 @@ def bounds_of(
 def _total(
     x: Interval, own: tuple[int, ...], shape: tuple[int, ...], rows: tuple[int, ...], kind: DType
 ) -> Interval | None:
-    """Return sums over the indices that a result of shape `own` lacks, added up in any order.
+    """Return reductions over the indices that a result of shape `own` lacks, in any order.
 
     None where other rows than those that are checked are among them.
     """

@@ -277,8 +277,8 @@ def _without(bounds: Bounds, names: Sequence[str]) -> Bounds:
 def _together(each: Sequence[Bounds], names: Sequence[str], *, every: bool) -> Bounds:
     """Return the bounds of results of all groups, from those of each.
 
-    Where not every group is among these, others may have the largest magnitude, and sums have no
-    bounds.
+    Where not every group is among these, others may have the largest magnitude, and bias gradients
+    have no bounds.
     """
     import numpy as np
 

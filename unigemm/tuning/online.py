@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from ..arrays.library import WRITTEN, Library, is_written
+from ..arrays.library import WRITTEN, Library
 from ..arrays.operands import HOST, Operand, one_device, stream_handle
 from ..arrays.operands import Device as ArrayDevice
 from ..errors import TuningWarning, UnsupportedProblem
@@ -21,6 +21,7 @@ from ..problem.canonical import gated_shape, result_shape
 from ..problem.dtypes import DType
 from ..problem.grouped import Form
 from ..problem.quantization import scales_shape, sharing_of_result
+from ..runtime import bound
 from ..runtime.epilogue_arguments import TracedEpilogue
 from ..runtime.first_call import Measuring, measuring
 from ..runtime.grouped import ENDS
@@ -151,16 +152,13 @@ def tune(
 def _is_refused(operands: dict[str, Operand], traced: TracedEpilogue | None) -> bool:
     """Whether a call will be refused, or may be: what it writes is read-only, or shared."""
     accumulates = traced is not None and traced.spares_out
-    for name, x in operands.items():
-        if not is_written(name):
-            continue
-        if x.readonly:
-            return True
-        for other, y in operands.items():
-            is_itself = other == name or (accumulates and {name, other} == {"out", "c"} and x == y)
-            if not is_itself and x.may_share(y):
-                return True
-    return False
+    arrays = bound.Arrays.of(
+        operands, in_place=accumulates and operands.get("c") == operands.get("out")
+    )
+    seen = [*operands.values()]
+    return any(seen[i].readonly for i in arrays.written) or any(
+        seen[i].may_share(seen[j]) for i, j, _, _ in arrays.apart
+    )
 
 
 def _is_recorded(library: Library, index: int, stream: Any) -> bool:
