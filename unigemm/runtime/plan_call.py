@@ -156,7 +156,6 @@ def plan_call(
         See `unigemm.plan`.
     """
     requested, options, usable = options, with_named_backend(options), target is None or here
-    a, b = (x if isinstance(x, ArraySpec) else as_array(x, n) for x, n in ((a, "a"), (b, "b")))
     named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     libraries = {n: library_of(x, n) for n, x in named.items() if not isinstance(x, ArraySpec)}
     if len(libraries) == len(named) and all(library.opened for library in libraries.values()):
@@ -165,11 +164,11 @@ def plan_call(
         named["a"], named["b"] = promoted(a, b)
     hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
     where = _target_for(target, named, hosts)
+    promotes = all(library.promotes for library in libraries.values())
     if where.is_gpu or given:
         seen = {n: described(x, n) for n, x in named.items()}
-        may = all(library.promotes for library in libraries.values())
-        options = with_conversion(seen, options, has_epilogue=bool(given), promotes=may)
-        copies = may and where.is_gpu
+        options = with_conversion(seen, options, has_epilogue=bool(given), promotes=promotes)
+        copies = promotes and where.is_gpu
         dtype = dtype_of_copies(seen, options, where, has_epilogue=bool(given)) if copies else None
         if dtype is not None:  # the product of these is planned
             copied = {n: seen[n].shape for n in "ab" if seen[n].dtype is not dtype}
@@ -179,7 +178,6 @@ def plan_call(
         options = _with_epilogue(options, given, named, on_host=not where.is_gpu)
     if not where.is_gpu:
         hosts |= {n: HostArray.of(x.layout) for n, x in named.items() if isinstance(x, ArraySpec)}
-        promotes = all(library.promotes for library in libraries.values())
         own = bool(libraries) and all(x.name == "torch" for x in libraries.values())
         product = host_product(hosts, options, promotes=promotes, torch=own)
         if product is not None:
