@@ -59,11 +59,11 @@ with jax.default_matmul_precision("highest"):
 for one, two in zip(ours, theirs, strict=True):
     np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
 bias, c = jnp.linspace(-1, 1, 48, dtype="float32"), jnp.ones((32, 48), "float32")
-fused = lambda x, w, bias: matmul(x, w, alpha=0.5, c=c, beta=2.0, bias=bias, activation="silu")  # noqa: E731
+one_kernel = lambda x, w, bias: matmul(x, w, alpha=0.5, c=c, beta=2.0, bias=bias, activation="silu")  # noqa: E731
 parts = lambda x, w, bias: jax.nn.silu(0.5 * jnp.matmul(x, w) + 2 * c + bias)  # noqa: E731
 with jax.default_matmul_precision("highest"):
     for of in (lambda f: f, lambda f: jax.grad(lambda *y: f(*y).sum(), (0, 1, 2))):
-        found, expected = (jax.jit(of(f))(x, w, bias) for f in (fused, parts))
+        found, expected = (jax.jit(of(f))(x, w, bias) for f in (one_kernel, parts))
         jax.tree.map(lambda y, z: np.testing.assert_allclose(y, z, 1e-3, 1e-4), found, expected)
 stack = jnp.stack([x, 2 * x, x + 1])
 np.testing.assert_allclose(jax.vmap(matmul, (0, None))(stack, w), np.matmul(stack, w), atol=1e-3)
@@ -105,7 +105,7 @@ def quantised(block, told):
     return jax.jit(lambda a, b: matmul(a, b, quantize_out=block, **told))
 
 
-for kind in ("float8_e4m3fn", "bfloat16", "int8"):  # whole numbers, whose sums are exact
+for kind in ("float8_e4m3fn", "bfloat16", "int8"):  # whole numbers, whose products are exact
     a, b = (jnp.asarray(rng.integers(-2, 3, s)).astype(kind) for s in ((70, 256), (256, 328)))
     rows = {} if kind == "bfloat16" else {"scale_a": jnp.full((70, 1), 0.25, "float32")}
     told = {"bias": jnp.arange(328, dtype="float32"), **rows}

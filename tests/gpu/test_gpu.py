@@ -117,7 +117,7 @@ def test_every_configuration_of_few_rows_gives_the_product(dtype):
 @pytest.mark.parametrize("pad", [0, 1, 2, 4])
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64], ids=str)
 def test_every_configuration_of_rows_added_gives_the_product(dtype, pad):
-    """One row beside an N-major B, or one column: aligned or not, vectors that end behind N."""
+    """One row by an N-major B, or one column: aligned or not, vectors that end behind N."""
     torch = pytest.importorskip("torch")
     native = getattr(torch, dtype.value)
     for n, k in ((100, 3001), (4098, 1024), (33, 20000)):
@@ -153,7 +153,7 @@ def copied_of(schedule, layout, pad, k):
 
 
 def stripped_of(schedule, split, layout, pad, k, count, columns=False):
-    """Return `uneven` operands of whole tiles and so many rows or columns, which are left over."""
+    """Return `uneven` operands of whole tiles, and `count` rows or columns that are left over."""
     remainder = Config(
         (1, 64, 1), warps=(1, 2), thread=(1, 4), slice_k=4, stages=8, schedule="axpy"
     )
@@ -173,7 +173,7 @@ def uneven(
     """Return operands, a poisoned result in poisoned surroundings, and a plan with a schedule.
 
     The tiles are a twelfth of the SMs, and one more, for each of some rows of tiles. Rows of D are
-    odd with an odd pad. With `left` tiles are whole ones, and so many rows and columns are left.
+    odd with an odd pad. With `left` tiles are whole, and that many rows and columns are left.
     """
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
@@ -300,7 +300,7 @@ STRIPPED = [
 def test_rows_and_columns_that_are_left_over_are_a_strip(stripped, layout):
     schedule, split, pad, count, columns = stripped
     if layout[columns - 1] == ("t" if columns else "n") and count > 1:
-        pytest.skip("rows beside an N-major B are added one at a time")
+        pytest.skip("rows by an N-major B are added one at a time")
     for k in (97, 500):
         assert_only_the_product_is_written(
             *stripped_of(schedule, split, layout, pad, k, count, columns)

@@ -96,7 +96,7 @@ def test_all_sizes_in_awkward_steps(target, first):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_lies_behind_k_is_not_multiplied(target, layout):
-    """Not-a-numbers between the lines, and a K ending within a k_tile: zeros take their place."""
+    """Not-a-numbers between the lines, and a K that ends within a k_tile: zeros instead."""
     for k in fitted(target, (1, 7, 63, 65, 129, 1000), DType.BFLOAT16):
         check_product(
             torch_lib("cuda"), (136, 72, k), layout, DType.BFLOAT16, out=DType.FLOAT32,

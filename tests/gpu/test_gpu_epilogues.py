@@ -131,7 +131,7 @@ ALIGNED = [
 @pytest.mark.parametrize("epilogue", sorted(x for x in EPILOGUES if " sums" not in x))
 @pytest.mark.parametrize("aligned", ALIGNED, ids=lambda x: str(x[0]))
 def test_cutile_carries_out_every_epilogue(epilogue, aligned):
-    """Rows of A and B are aligned, as cutile takes them; D and what is beside it are not."""
+    """Rows of A and B are aligned, as cutile takes them; D and auxiliary arrays are not."""
     cutile()
     dtype, layout, options, sizes, stack, columns = aligned
     if dtype is DType.FLOAT64 and EPILOGUES[epilogue].get("activation") in ("gelu", "geglu"):
@@ -180,14 +180,14 @@ def test_eight_bits_are_those_of_the_host(backend, dtype):
     a, b = (rng.normal(0, 4, (128, 128)).astype(np.float32) for _ in range(2))
     x, y = (torch.from_numpy(v).to(torch.bfloat16) for v in (a, b))
     largest, mine = torch.zeros(1), torch.zeros(1, device="cuda")
-    asked = {"dtype": dtype, "scale_d": 3.0}
-    wanted = unigemm.matmul(x, y, backend="numpy", amax_out=largest, **asked)
-    got = unigemm.matmul(x.cuda(), y.cuda(), backend=backend, amax_out=mine, **asked)
+    given = {"dtype": dtype, "scale_d": 3.0}
+    wanted = unigemm.matmul(x, y, backend="numpy", amax_out=largest, **given)
+    got = unigemm.matmul(x.cuda(), y.cuda(), backend=backend, amax_out=mine, **given)
     torch.testing.assert_close(mine.cpu(), largest, rtol=1e-5, atol=0)
     difference = (got.cpu().float() - wanted.float()).abs()
     allowed = torch.ones(()) if dtype == "int8" else 0.25 * wanted.float().abs() + 0.01
     assert (difference <= allowed).all()
-    assert (difference == 0).float().mean() > 0.98  # sums are in another order
+    assert (difference == 0).float().mean() > 0.98  # additions are in another order
 
 
 def test_a_captured_call_reads_new_arrays_of_one_element():

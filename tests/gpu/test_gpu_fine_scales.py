@@ -123,11 +123,11 @@ def test_pytorchs_groups_with_scales_of_rows_are_ours_inside_use():
     if not hasattr(torch.nn.functional, "scaled_grouped_mm"):
         pytest.skip("this PyTorch has no scaled_grouped_mm")
     row_wise = torch.nn.functional.ScalingType.RowWise
-    kind, place = torch.float8_e4m3fn, {"device": "cuda"}
-    offs = torch.tensor([48, 48, 208], dtype=torch.int32, **place)
-    tokens = torch.randn(208, 256, **place).to(kind)
-    experts = torch.randn(3, 128, 256, **place).to(kind).mT
-    rows, columns = torch.rand(208, **place), torch.rand(3, 128, **place)
+    kind, there = torch.float8_e4m3fn, {"device": "cuda"}
+    offs = torch.tensor([48, 48, 208], dtype=torch.int32, **there)
+    tokens = torch.randn(208, 256, **there).to(kind)
+    experts = torch.randn(3, 128, 256, **there).to(kind).mT
+    rows, columns = torch.rand(208, **there), torch.rand(3, 128, **there)
     given = tokens, experts, rows, row_wise, columns, row_wise
     theirs = torch.nn.functional.scaled_grouped_mm(*given, offs=offs)
     with ut.use() as used:

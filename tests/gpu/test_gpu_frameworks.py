@@ -164,13 +164,13 @@ def started(request, tmp_path_factory):
     """Start the scripts of all tests that run, at once: most of the time each compiles kernels."""
     path_of_python = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     more = {"NCCL_NVLS_ENABLE": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    asked = {
+    requested = {
         item.callspec.params["script"]
         for item in request.session.items
         if item.path == request.path and "started" in item.fixturenames
     }
     running = {}
-    for script in sorted(script for script in asked if not missing(script)):
+    for script in sorted(script for script in requested if not missing(script)):
         said = tmp_path_factory.mktemp("script") / "said"
         with said.open("w") as errors:
             process = subprocess.Popen(

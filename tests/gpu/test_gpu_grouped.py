@@ -83,8 +83,8 @@ class Product:
 
     def call(self, **options):
         grouped = {"rows": self.ends} if self.form == "rows" else {}
-        places = () if grouped else (self.ends,)
-        unigemm.grouped_matmul(self.a, self.b, *places, out=self.d, **grouped, **options)
+        ends = () if grouped else (self.ends,)
+        unigemm.grouped_matmul(self.a, self.b, *ends, out=self.d, **grouped, **options)
 
     def wanted(self):
         found = torch.zeros(self.d.shape, dtype=torch.float64, device="cuda")

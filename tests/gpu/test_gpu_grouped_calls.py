@@ -67,11 +67,11 @@ def test_epilogues_are_of_each_group_and_not_behind_them(backend, form, rest):
     )  # fmt: skip
     kept = np.full(shape, 7.0) if rest == "untouched" else None
 
-    def before(sums, g, at):
-        return sums + bias[g]
+    def before(acc, g, at):
+        return acc + bias[g]
 
-    def after(sums, g, at):
-        return np.maximum(sums + bias[g], 0)
+    def after(acc, g, at):
+        return np.maximum(acc + bias[g], 0)
 
     np.testing.assert_array_equal(preact.cpu(), reference(form, *numbers, before, kept))
     np.testing.assert_array_equal(out.cpu(), reference(form, *numbers, after, kept))
@@ -88,14 +88,14 @@ def test_sums_of_results_are_of_each_group_or_of_all(backend, form, by_group):
     total = torch.full((S.count, n) if by_group else (n,), 7, device="cuda", dtype=torch.float32)
     sums = np.zeros((S.count, n))
 
-    def finish(part, g, at):
+    def added_up(part, g, at):
         sums[g] = part.sum(0)
         return part
 
     result = multiply(
         form, a, b, found, bias_grad_out=total, alpha=1.0, dtype=torch.float32, backend=backend
     )
-    np.testing.assert_array_equal(result.cpu(), reference(form, *numbers, finish))
+    np.testing.assert_array_equal(result.cpu(), reference(form, *numbers, added_up))
     np.testing.assert_array_equal(total.cpu(), sums if by_group else sums.sum(0))
 
 
@@ -123,11 +123,11 @@ def test_gated_activations_are_of_each_group(backend, form, gate_layout):
         backend=backend,
     )  # fmt: skip
 
-    def gated(sums, g, at):
-        sums = sums / 64
-        one, two = np.split(sums, 2, -1)
+    def gated(acc, g, at):
+        acc = acc / 64
+        one, two = np.split(acc, 2, -1)
         if gate_layout == "interleaved":
-            one, two = sums[..., ::2], sums[..., 1::2]
+            one, two = acc[..., ::2], acc[..., 1::2]
         return one / (1 + np.exp(-one)) * two
 
     expected = reference(form, *numbers, gated)
@@ -143,7 +143,7 @@ def test_float8_has_a_scale_for_each_group(form, backend):
     a, b, found, numbers = drawn(form, backend=backend, dtype=torch.float8_e4m3fn)
     scales = np.array([0.5, 8, 2, 4, 1], "f4")
     of = on_gpu(scales, torch.float32)
-    expected = reference(form, *numbers, lambda sums, g, at: sums * 2 * scales[g])
+    expected = reference(form, *numbers, lambda acc, g, at: acc * 2 * scales[g])
     for given in ({"scale_a": of, "scale_b": 2.0}, {"scale_b": of, "scale_a": of[1:2] / 4}):
         result = multiply(form, a, b, found, backend=backend, **given)
         np.testing.assert_array_equal(result.cpu(), expected)
@@ -267,15 +267,15 @@ def test_groups_with_an_epilogue_are_tuned(way, monkeypatch, tmp_path):
     tuned_plans.forget()
     a, b, offs, numbers = drawn("m")
     bias = on_gpu(bias_of("m"), torch.float32)
-    fused = {"bias": bias, "activation": "relu", "dtype": torch.float32}
+    given = {"bias": bias, "activation": "relu", "dtype": torch.float32}
     if way == "autotune":
-        unigemm.autotune(a, b, offsets=offs, candidates=2, budget=0.02, **fused)
+        unigemm.autotune(a, b, offsets=offs, candidates=2, budget=0.02, **given)
     else:
         with unigemm.autotuning(candidates=2, budget=0.02):
-            unigemm.grouped_matmul(a, b, offs, **fused)
+            unigemm.grouped_matmul(a, b, offs, **given)
     (entry,) = read(own_tuning_file())
     assert entry.plan.problem.groups is not None
-    found = unigemm.grouped_matmul(a, b, offs, **fused)
-    expected = reference("m", *numbers, lambda sums, g, at: np.maximum(sums + bias_of("m")[g], 0))
+    found = unigemm.grouped_matmul(a, b, offs, **given)
+    expected = reference("m", *numbers, lambda acc, g, at: np.maximum(acc + bias_of("m")[g], 0))
     np.testing.assert_array_equal(found.cpu(), expected)
     tuned_plans.forget()

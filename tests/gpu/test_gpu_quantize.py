@@ -89,16 +89,16 @@ def test_results_are_quantised_as_those_of_float32_would_be(block, kind):
             stack = draw.choice([(), (3,)])
             m, n, k = draw.randint(1, 700), draw.randint(1, 700), draw.randint(1, 100) * 16
             n = draw.choice([n, -(-n // 8) * 8])
-            # Whole numbers, whose sums are exact in whatever order.
+            # Whole numbers, whose products are exact in whatever order.
             a = torch.randint(-2, 3, (*stack, m, k), device="cuda").to(getattr(torch, kind))
             b = torch.randint(-2, 3, (n, k), device="cuda").to(getattr(torch, kind)).T
             more = {"bias": torch.randn(n, device="cuda"), "activation": "relu"}
             if kind == "int8":
                 more |= {"scale_a": torch.full((m, 1), 0.25, device="cuda"), "scale_b": 2.0}
-            sums = unigemm.matmul(a, b, **more, dtype="float32")
+            product = unigemm.matmul(a, b, **more, dtype="float32")
             if block == "row" and result != "int8":
-                sums = sums.bfloat16().float()
-            expected = written_out(sums.cpu().numpy(), result, block)
+                product = product.bfloat16().float()
+            expected = written_out(product.cpu().numpy(), result, block)
             q, scales = unigemm.matmul(a, b, **more, quantize_out=block, dtype=result)
             assert_same((q.view(torch.uint8).cpu().numpy(), scales.cpu().numpy()), expected)
 
@@ -111,10 +111,10 @@ def test_results_of_groups_have_the_bits_of_the_rule(kind, block):
     ends = torch.tensor([37, 37, 300, 411], device="cuda")
     a = torch.randint(-2, 3, (420, 256), device="cuda").to(getattr(torch, kind))
     b = torch.randint(-2, 3, (4, 328, 256), device="cuda").to(getattr(torch, kind)).mT
-    sums = unigemm.grouped_matmul(a, b, ends, alpha=0.5, dtype="float32")
+    product = unigemm.grouped_matmul(a, b, ends, alpha=0.5, dtype="float32")
     if block == "row":
-        sums = sums.bfloat16().float()
-    q, expected = written_out(sums.cpu().numpy(), "float8_e4m3fn", block)
+        product = product.bfloat16().float()
+    q, expected = written_out(product.cpu().numpy(), "float8_e4m3fn", block)
     d, scales = unigemm.grouped_matmul(a, b, ends, alpha=0.5, quantize_out=block)
     assert torch.isfinite(scales).all()
     assert not d[411:].float().any()

@@ -22,9 +22,9 @@ PRODUCTS = [
 def test_picks_are_measured_beside_cublas():
     found = report_of(PRODUCTS, budget_ms=5.0)
     assert found.measured
-    plain, (fused, scaled, grouped) = found.lines[:2], found.lines[2:]
+    plain, (relu, scaled, grouped) = found.lines[:2], found.lines[2:]
     assert all(line.ratio and not line.note for line in plain), [line.note for line in plain]
-    assert fused.ratio, fused.note
+    assert relu.ratio, relu.note
     assert scaled.us, scaled.note
     assert grouped.us, grouped.note
     assert f"{plain[0].ratio:.2f}" in page(found)

@@ -192,9 +192,9 @@ def test_arrays_at_odd_addresses_are_copied(kind):
     held = cupy.asnumpy(raw).view(kind)[..., 0]
     check_suite(held, a, b)
     check_suite(cupy.asnumpy(unigemm.einsum("ij,jk->ik", x, odd(b))), a, b)
-    fused = unigemm.matmul(x, y, c=odd(c))
+    got = unigemm.matmul(x, y, c=odd(c))
     np.testing.assert_array_equal(
-        cupy.asnumpy(fused), cupy.asnumpy(unigemm.matmul(x, y, c=cupy.asarray(c)))
+        cupy.asnumpy(got), cupy.asnumpy(unigemm.matmul(x, y, c=cupy.asarray(c)))
     )
     with pytest.raises(unigemm.UnsupportedProblem, match="; "):
         unigemm.matmul(x, y, preact_out=odd(c), activation="relu")
