@@ -99,10 +99,7 @@ HOST_MUTANTS = (
         "(sa == m * a[0] and all(sd == m * d[0] for sd, d in zip(sds, ds, strict=True)))",
         "(sa == m * a[0] and sds[0] == m * ds[0][0])",
         "a bias of each product of a stack is taken for all of them",
-        (
-            "tests/core/test_fused.py::test_epilogues_are_their_formulas",
-            "tests/core/test_fused.py",
-        ),
+        ("tests/core/test_fused.py::test_epilogues_are_their_formulas", "tests/core/test_fused.py"),
     ),
     Mutant(
         "fold-shared",
@@ -110,10 +107,7 @@ HOST_MUTANTS = (
         "if merged and steps == [inner * step for step in before]:",
         "if merged and steps[:3] == [inner * step for step in before][:3]:",
         "an epilogue's array is read at the indices of another product of the stack",
-        (
-            "tests/core/test_fused.py::test_epilogues_are_their_formulas",
-            "tests/core/test_fused.py",
-        ),
+        ("tests/core/test_fused.py::test_epilogues_are_their_formulas", "tests/core/test_fused.py"),
     ),
     Mutant(
         "overlap-touching",
@@ -234,10 +228,7 @@ HOST_MUTANTS = (
         "            data = file.read(limit + 1)\n",
         "            data = file.read(limit)\n",
         "a file that is too long is cut and believed",
-        (
-            "tests/core/test_cache_trust.py",
-            "tests/core/test_tuning_bounds.py",
-        ),
+        ("tests/core/test_cache_trust.py", "tests/core/test_tuning_bounds.py"),
     ),
     Mutant(
         "publish-over",

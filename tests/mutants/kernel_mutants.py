@@ -23,11 +23,7 @@ _COLUMNS = f"{_EMULATED}epilogues.py::test_sums_of_columns_take_every_row_and_wr
 _TOTALS = (
     f"{_EMULATED}epilogues.py::test_bias_gradients_are_sums_over_whichever_dimensions_they_lack"
 )
-_BOXES = (
-    f"{_SHARED} -k 'float16 and pingpong'",
-    f"{_SHARED} -k tma",
-    f"{_FUSED} -k cute_wgmma",
-)
+_BOXES = (f"{_SHARED} -k 'float16 and pingpong'", f"{_SHARED} -k tma", f"{_FUSED} -k cute_wgmma")
 _OF_SIMT = f"{_EMULATED}simt.py"
 _EVERYWHERE = f"{_OF_SIMT}::test_layouts_dtypes_and_offsets_at_awkward_sizes"
 _PARTS = f"{_OF_SIMT}::test_configurations_rasters_and_orders_of_warps_give_the_product"
@@ -68,10 +64,7 @@ KERNEL_MUTANTS = (
         "if between(least, c + 1, n):",
         "if between(least, c + 2, n):",
         "the last column of an odd N is not written where pairs are not stored together",
-        (
-            _DIRECT,
-            f"{_CROSSED} -k cute_wgmma",
-        ),
+        (_DIRECT, f"{_CROSSED} -k cute_wgmma"),
     ),
     Mutant(
         "wgmma-cluster-columns",
@@ -147,11 +140,7 @@ KERNEL_MUTANTS = (
         "(atoms * ATOM_BYTES) + first % _UNIT",
         "(atoms * ATOM_BYTES) + (first + 8) % _UNIT",
         "rows of A are exchanged (64 rows from registers)",
-        (
-            f"{_SHARED} -k fragments",
-            f"{_TYPES} -k float32",
-            f"{_CROSSED} -k cute_wgmma",
-        ),
+        (f"{_SHARED} -k fragments", f"{_TYPES} -k float32", f"{_CROSSED} -k cute_wgmma"),
     ),
     Mutant(
         "wgmma-odd-k-tiles",
@@ -167,10 +156,7 @@ KERNEL_MUTANTS = (
         "stage, phase = skip(stage, phase, work.k_tiles, config.stages)",
         "stage, phase = skip(stage, phase, work.k_tiles + 1, config.stages)",
         "the second group of ping-pong waits for the wrong stage",
-        (
-            f"{_SHARED} -k 'float16 and pingpong'",
-            f"{_SHARED} -k pingpong",
-        ),
+        (f"{_SHARED} -k 'float16 and pingpong'", f"{_SHARED} -k pingpong"),
     ),
     Mutant(
         "wgmma-cluster-leave",
@@ -227,10 +213,7 @@ KERNEL_MUTANTS = (
         "    inside = index < Int64(batches) * m * per_row\n",
         "    inside = index < Int64(batches) * m * per_row - 1\n",
         "the last vector of a split-K product is not written",
-        (
-            _PARTS,
-            f"{_SHARED} -k True",
-        ),
+        (_PARTS, f"{_SHARED} -k True"),
     ),
     Mutant(
         "bias-gradient-columns",
@@ -257,10 +240,7 @@ KERNEL_MUTANTS = (
         "            if row + i < rows:\n                write_unit(kind, values[i], 0, into + i * pitch",
         "            if row + i < rows - 1:\n                write_unit(kind, values[i], 0, into + i * pitch",
         "the last row of a copied operand is missing",
-        (
-            f"{_OF_WGMMA}::test_operands_at_odd_places_are_repacked",
-            *_COPIES,
-        ),
+        (f"{_OF_WGMMA}::test_operands_at_odd_places_are_repacked", *_COPIES),
     ),
     Mutant(
         "repack-quiet",
@@ -284,11 +264,7 @@ KERNEL_MUTANTS = (
         "k_tiles = (k_tiles - first + apart - 1) // order.step",
         "k_tiles = (k_tiles - first) // order.step",
         "the last k_tile of parts of K is left out",
-        (
-            f"{_PAIRS} -k '136 and 200'",
-            f"{_SHARED} -k 'float8'",
-            f"{_SHARED} -k 'split and True'",
-        ),
+        (f"{_PAIRS} -k '136 and 200'", f"{_SHARED} -k 'float8'", f"{_SHARED} -k 'split and True'"),
     ),
     # -- cute_simt ---------------------------------------------------------------------------------
     Mutant(
@@ -329,10 +305,7 @@ KERNEL_MUTANTS = (
         "existing = None if existing is None else existing // 2",
         "existing = None if existing is None else (existing - 1) // 2",
         "the last column of a gated result is not written",
-        (
-            _FUSED,
-            f"{_CROSSED} -k cute_simt",
-        ),
+        (_FUSED, f"{_CROSSED} -k cute_simt"),
     ),
     Mutant(
         "stream-flag",
@@ -464,10 +437,7 @@ KERNEL_MUTANTS = (
         '    cute.arch.fence_proxy("async.shared", space="cta")\n    return x, found\n',
         "    return x, found\n",
         "an answer of the hardware's scheduler is overwritten before it was read",
-        (
-            f"{_PAIRS} -k 'dynamic and float8'",
-            f"{_PAIRS} -k dynamic",
-        ),
+        (f"{_PAIRS} -k 'dynamic and float8'", f"{_PAIRS} -k dynamic"),
     ),
     Mutant(
         "tcgen05-scale-padding",
@@ -475,10 +445,7 @@ KERNEL_MUTANTS = (
         "            stage, phase = take_k_tile(spec, into, sources, whole, stage, phase, ring, free, left)",
         "            stage, phase = take_k_tile(spec, into, sources, whole, stage, phase, ring, free)",
         "NaN in the padding of NVFP4's scales reaches D",
-        (
-            f"{_EMULATED}block_scales.py::test_k_may_end_anywhere_in_a_k_tile",
-            *_BLOCKS,
-        ),
+        (f"{_EMULATED}block_scales.py::test_k_may_end_anywhere_in_a_k_tile", *_BLOCKS),
     ),
     # -- cutile ------------------------------------------------------------------------------------
     Mutant(
