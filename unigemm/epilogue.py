@@ -433,12 +433,13 @@ def traced(
     arguments
         What stands for each: ("array", which of those of the call) or ("number", likewise).
     scales
-        The same of what the accumulator is multiplied by before the function takes them.
+        The same of what multiplies the accumulator before the function takes it.
 
     Raises
     ------
     UnsupportedProblem
-        It does what an epilogue cannot, and the message names the line; or returns no tracers.
+        The function does what an epilogue cannot, which the message names with its line; or it
+        returns no tracers.
     """
     trace = _Trace()
     tracers = {name: trace.add(kind, index) for name, (kind, index) in arguments.items()}

@@ -144,7 +144,7 @@ def _integers(values: Any, name: str) -> tuple[int, ...]:
     Raises
     ------
     ShapeMismatch
-        They are no integers.
+        The values are no integers.
     """
     wrong = isinstance(values, str | bytes | bytearray | Mapping | Set)
     try:

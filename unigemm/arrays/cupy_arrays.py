@@ -117,7 +117,7 @@ def _refuse_missing(native: Any, dtype: DType) -> None:
     Raises
     ------
     UnsupportedDtype
-        It does not.
+        This CuPy does not have the type.
     """
     import cupy
 

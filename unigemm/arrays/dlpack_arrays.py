@@ -111,7 +111,7 @@ def open_view(x: Any, name: str, stream: int, *, write: bool = False) -> HostVie
     UnsupportedProblem
         The library does not export it, its dtype is not supported, or it must not be written.
     DeviceMismatch
-        It is on a device where no backend runs.
+        The array is on a device where no backend runs.
     """
     device = _device(x, name)
     root = type(x).__module__.partition(".")[0]

@@ -113,7 +113,7 @@ def host_view(library: Library, x: Any, name: str) -> HostArray | None:
     Raises
     ------
     UnsupportedProblem
-        It cannot be read.
+        The array cannot be read.
     """
     if library.host is not None:
         return library.host(x, name)

@@ -454,7 +454,7 @@ def stream_handle(stream: Any) -> int:
     Raises
     ------
     UnsupportedProblem
-        It is none of these.
+        The value is none of these.
     """
     if isinstance(stream, int) and not isinstance(stream, bool):
         handle: Any = stream

@@ -97,7 +97,7 @@ def watchers() -> Callable[[], bool]:
     Raises
     ------
     LibraryMismatch
-        This version of PyTorch has no way to ask.
+        This version of PyTorch does not say whether anything watches.
     """
     import torch
 
@@ -159,7 +159,7 @@ def checked_pointer(x: Any, name: str) -> int:
     Raises
     ------
     UnsupportedProblem
-        It may not, and what would do.
+        The tensor may not be read; the message says what would do.
     """
     import torch
 
@@ -212,7 +212,7 @@ def check_held(
     Raises
     ------
     UnsupportedProblem
-        It does.
+        A storage ends before its tensor.
     """
     for x, name, at, size in zip(tensors, names, addresses, reach, strict=False):
         storage = x.untyped_storage()
@@ -264,7 +264,7 @@ def refuse_memory(x: Any, name: str) -> None:
     Raises
     ------
     UnsupportedProblem
-        They are none.
+        The tensor has no strided memory.
     """
     import torch
 

@@ -139,7 +139,7 @@ def shape_of(x: Any, name: str) -> tuple[int, ...]:
     Raises
     ------
     UnsupportedProblem
-        It has none, or no plain numbers in it.
+        The array has no shape, or no plain numbers in it.
     """
     library_of(x, name)
     with suppress(TypeError, AttributeError):

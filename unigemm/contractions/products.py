@@ -39,9 +39,9 @@ def one_library(operands: Sequence[Any], outs: Sequence[Any] = ()) -> Library:
     Raises
     ------
     LibraryMismatch
-        They are of several, or one is no array.
+        Arrays are of several libraries, or one is no array.
     UnsupportedProblem
-        One cannot be read.
+        An array cannot be read.
     """
     named = {f"operand {i}": x for i, x in enumerate(operands)}
     named |= {f"out[{i}]" if i else "out": x for i, x in enumerate(outs)}

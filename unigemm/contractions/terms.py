@@ -60,7 +60,7 @@ def aux_of(request: Request, library: Library) -> dict[str, Any]:
     Raises
     ------
     LibraryMismatch
-        One is of another library.
+        An array is of another library.
     """
     found = {}
     for name, x in request.arrays().items():

@@ -124,7 +124,7 @@ def laid_out(x: Any, shape: tuple[int, ...], name: str, vectors: tuple[bool, boo
     Raises
     ------
     ShapeMismatch
-        It does not broadcast to the product's shape.
+        The array does not broadcast to the product's shape.
     """
     missing = len(shape) - x.ndim
     if missing < 0 or any(m not in (1, n) for m, n in zip(x.shape, shape[missing:], strict=True)):

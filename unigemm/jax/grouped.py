@@ -138,7 +138,7 @@ def _refuse_sizes(sizes: Any, rows: int) -> None:
     Raises
     ------
     UnsupportedProblem
-        One is negative, or they have more rows than there are.
+        A size is negative, or sizes add up to more rows than there are.
     """
     if isinstance(sizes, jax.core.Tracer) or any(x.platform != "cpu" for x in sizes.devices()):
         return

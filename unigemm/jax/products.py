@@ -291,7 +291,7 @@ def scales_apart(
     Raises
     ------
     UnigemmError
-        They are none of the operands'; `form` is that of a grouped product.
+        The scales are none of the operands'; `form` is that of a grouped product.
     """
     given = {
         name: number(x, name) if isinstance(x, numbers.Real) else _array(x, name)

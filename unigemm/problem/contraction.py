@@ -98,7 +98,7 @@ def extents_of(operands: Iterable[Named], result: Iterable[Index] = ()) -> dict[
     Raises
     ------
     ShapeMismatch
-        Two differ.
+        Two extents differ.
     """
     found: dict[Index, int] = {}
     for x in operands:
@@ -196,7 +196,7 @@ class _Stated:
     a, b, out
         How the operands and the caller's result move along each index; `out` may be None.
     aux
-        The same of arrays in the shape of the result.
+        The same steps, of auxiliary arrays in the shape of the result.
     """
 
     extents: Mapping[Index, int]

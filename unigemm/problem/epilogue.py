@@ -131,17 +131,17 @@ class Epilogue:
     stores
         The step that each further array of results is, in the order of a launch.
     stored
-        Their classes.
+        The classes of these arrays.
     largest
         The step whose largest magnitude is written as one float32; None for none.
     totals
         The step that each bias gradient adds up, in the order of a launch.
     totalled
-        Their classes: what they do not have ("m", "n" or both) is added up.
+        The classes of bias gradients: an index that one does not have is added up.
     gate
         The index along which two neighbours make one element of D: it has half the extent there.
     halves
-        The two are not neighbours but one in either half of that index.
+        The two elements are not neighbours but one in either half of that index.
     in_place
         The array that is D itself; None for none.
     quantized

@@ -79,7 +79,7 @@ class Form:
         Raises
         ------
         ShapeMismatch
-            It has an element for each group and each row, or column, of all groups.
+            The array has an element for each group and each row, or column, of all groups.
         """
         shape, strides = x.shape, x.strides
         if name in ("bias", "bias_grad_out") and len(shape) == 2:
@@ -193,7 +193,7 @@ def _count_of(ends: Layout, name: str) -> int:
     Raises
     ------
     UnsupportedDtype, ShapeMismatch, UnsupportedProblem
-        It is no such array.
+        The offsets or rows are no such array.
     """
     if ends.dtype not in (DType.INT32, DType.INT64):
         raise UnsupportedDtype(f"{name} are {ends.dtype}; pass int32 or int64")

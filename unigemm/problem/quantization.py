@@ -68,7 +68,7 @@ def sharing_of(block: Any, name: str = "block") -> Sharing:
     Raises
     ------
     UnsupportedProblem
-        It is none of these.
+        The block is none of these.
     """
     if block is None:
         return "tensor"
@@ -120,7 +120,7 @@ def check_quantized(dtype: DType, name: str = "dtype") -> None:
     Raises
     ------
     UnsupportedDtype
-        It is none of `QUANTIZED`.
+        The type is none of `QUANTIZED`.
     """
     if dtype not in QUANTIZED:
         raise UnsupportedDtype(
@@ -135,7 +135,7 @@ def check_source_of_results(dtype: DType, name: str) -> None:
     Raises
     ------
     UnsupportedDtype
-        They are not.
+        Products of the type are not quantised.
     """
     taken = [x.value for x in INPUTS if DType.FLOAT32 in output_dtypes(x, epilogue=True)]
     if dtype in (DType.FLOAT64, *HOST_INPUTS):

@@ -169,7 +169,7 @@ def gated_named(name: str, layout: str | None) -> Gated:
     Raises
     ------
     UnsupportedProblem
-        There is none of that name, or no such layout.
+        There is no activation of that name, or no such layout.
     """
     if not is_one_of(name, GATED):
         known = GATED if is_one_of(name, ACTIVATIONS) else (*ACTIVATIONS, *GATED)
@@ -191,7 +191,7 @@ def activation_named(name: str) -> Activation:
     Raises
     ------
     UnsupportedProblem
-        There is none of that name.
+        There is no activation of that name.
     """
     if not is_one_of(name, ACTIVATIONS):
         raise UnsupportedProblem(
@@ -212,7 +212,7 @@ def check_layer(out_features: int, activation: str | None, gate_layout: str | No
     UnsupportedProblem
         There is no such activation, or a gated one has no layout.
     ShapeMismatch
-        A gated one has an odd number of features.
+        The input of a gated activation has an odd number of features.
     """
     if gate_layout is not None or is_one_of(activation, GATED):
         gated_named(activation, gate_layout)  # type: ignore[arg-type]

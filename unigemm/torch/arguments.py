@@ -87,7 +87,7 @@ def layer_options(options: Mapping[str, Any]) -> dict[str, Any]:
     TypeError
         Layers have no such option.
     UnigemmError
-        It has no such value.
+        An option has no such value.
     """
     for name in options:
         if name not in LayerOptions.__annotations__:
@@ -134,7 +134,7 @@ def scales_apart(
     Raises
     ------
     UnsupportedProblem, LibraryMismatch
-        The operands have none, or these are none.
+        The operands have no scales, or these are none.
     """
     if (scale_a is not None or scale_b is not None) and a.element_size() > 1:
         raise UnsupportedProblem(

@@ -69,7 +69,7 @@ def checked_group(group: Any) -> Any:
     Raises
     ------
     UnsupportedProblem
-        There is none, or this process is not in it.
+        There is no process group, or this process is not in it.
     """
     if not dist.is_initialized():
         raise UnsupportedProblem(

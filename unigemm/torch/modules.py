@@ -41,7 +41,7 @@ class Linear(nn.Linear):
     UnsupportedProblem
         There is no such activation, or a gated one has no layout.
     ShapeMismatch
-        A gated one has an odd number of features.
+        The layer of a gated activation has an odd number of features.
     """
 
     options: Mapping[str, Any] = MappingProxyType({})
@@ -119,7 +119,7 @@ def replace_linear(
     Raises
     ------
     UnsupportedProblem
-        There was none, or `filter` is no function.
+        No layer was replaced, or `filter` is no function.
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedProblem(f"model is a {type(model).__name__}; pass a torch.nn.Module")

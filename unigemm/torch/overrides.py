@@ -68,7 +68,7 @@ class use(ContextDecorator):
     fallbacks : int
         Products that PyTorch computed.
     reasons : Counter
-        Of these: how often, by operation and reason.
+        How often PyTorch computed, by operation and reason.
 
     Raises
     ------

@@ -287,7 +287,7 @@ def transposed(weight: Tensor) -> Tensor:
     Raises
     ------
     UnsupportedProblem
-        Its storage was freed or resized, of which PyTorch makes no view.
+        The storage was freed or resized, of which PyTorch makes no view.
     """
     try:
         return weight.mT
@@ -385,7 +385,7 @@ def check_ranks(name: str, *expected: tuple[str, Tensor, int]) -> None:
     Raises
     ------
     ShapeMismatch
-        One has another.
+        An operand has another rank.
     """
     for which, x, rank in expected:
         if x.dim() != rank:
@@ -401,7 +401,7 @@ def check_bmm(a: Tensor, b: Tensor) -> None:
     Raises
     ------
     ShapeMismatch
-        They are none.
+        The operands are no such stacks.
     """
     check_ranks("bmm", ("a", a, 3), ("b", b, 3))
     if a.shape[0] != b.shape[0]:
@@ -417,7 +417,7 @@ def check_floating(a: Tensor, *, scaled: bool = False) -> None:
     Raises
     ------
     UnsupportedDtype
-        They are no floating-point numbers.
+        The operands are no floating-point numbers.
     """
     if not (a.dtype.is_floating_point or a.dtype.is_complex or (scaled and a.dtype is torch.int8)):
         raise UnsupportedDtype(

@@ -216,7 +216,7 @@ class QuantizedLinear(nn.Module):
         Raises
         ------
         UnigemmError
-            They do not.
+            The tensor or its scales do not fit the weight.
         """
         block, said = ("row", "row") if self.sharing == "row" else ((1, BLOCK), f"{BLOCK} of a row")
         advice = f"pass unigemm.quantize(x, {self.weight.dtype}, block={block!r})"
@@ -310,7 +310,7 @@ def quantize_linear(
     Raises
     ------
     UnsupportedProblem
-        There was none, or `filter` is no function.
+        No layer was replaced, or `filter` is no function.
     UnigemmError
         See `QuantizedLinear`.
     """
@@ -369,7 +369,7 @@ def _refuse_double(name: str, dtype: torch.dtype, out_dtype: torch.dtype | None)
     Raises
     ------
     UnsupportedDtype
-        It would.
+        The result would be float64.
     """
     if dtype is torch.float64 and out_dtype is None:
         raise UnsupportedDtype(

@@ -308,7 +308,7 @@ def _check(
     Raises
     ------
     UnsupportedProblem, UnsupportedDtype
-        One of these has none.
+        An operand or an option has no product by a recipe.
     """
     if mat_a.dtype not in FLOAT8 or mat_b.dtype not in FLOAT8:
         raise UnsupportedDtype(
