@@ -114,9 +114,8 @@ def tail_kernel(
 ) -> None:
     """Add the parts of the tiles in parts, and write D."""
     tile_m, tile_n, _ = spec.config.tile
-    acc, _, stored, overlap, *_ = spec.reduction
-    count = const_expr(128 // acc.width)
-    size = const_expr(acc.width // 8)
+    count = const_expr(128 // spec.acc.width)
+    size = const_expr(spec.acc.width // 8)
     whole, tiles = tail
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -133,19 +132,19 @@ def tail_kernel(
     address = d + sum(Int64(i) * step for i, step in zip(at, d_steps, strict=True)) * of_d
     apart = Int64(tiles.divisor) * part_bytes(spec.problem, spec.config)
     where = workspace + (Int64(tile) * (tile_m * tile_n) + line * tile_n + column) * size
-    if const_expr(overlap):  # all before this may overlap the kernel before this one
+    if const_expr(spec.overlap):  # all before this may overlap the kernel before this one
         wait_with(where, address, apart)
         cute.arch.griddepcontrol_launch_dependents()
-    total = cute.make_rmem_tensor(count, acc)
+    total = cute.make_rmem_tensor(count, spec.acc)
     total.fill(0.0)
     add_parts(total, where, apart, split_k)
     m, n = sizes
-    together = const_expr(stored == count)
     if row < m:
         left = n - column_in_d
         store_results(
             spec, total, address, (row, column_in_d), left, stride=d_steps.column,
-            together=together, extents=sizes, epilogue=EpilogueArguments(taken, Batch(i0, i1)),
+            together=spec.reduction.together, extents=sizes,
+            epilogue=EpilogueArguments(taken, Batch(i0, i1)),
         )  # fmt: skip
 
 
