@@ -59,6 +59,20 @@ def test_accumulators_are_multiplied_by_the_scales_of_their_row_and_column(kind,
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_one_scale_may_have_any_number_of_dimensions(kind):
+    shapes = [((M, K), (K, N)), ((K,), (K,)), ((2, M, K), (K,)), ((K,), (K, N))]
+    for (of_a, of_b), rank in itertools.product(shapes, (0, 1, 2, 3)):
+        a, b = draw(of_a, kind, 12), draw(of_b, kind, 13)
+        one = np.full((1,) * rank, 0.5, np.float32)
+        for _ in range(2):
+            got = unigemm.matmul(a, b, scale_a=one, scale_b=one)
+            assert_near(np.asarray(got), *exact(a, b, np.float64(0.25)), kind)
+    a, b = draw((M, K), kind, 14), draw((1, K, N), kind, 15)
+    got = unigemm.grouped_matmul(a, b, np.array([M]), scale_a=one[0, 0], scale_b=one)
+    assert_near(got, *exact(a, b[0], np.float64(0.25)), kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_stack_has_scales_of_its_own_or_shares_them(kind):
     a, b = draw((3, M, K), kind, 5), draw((K, N), kind, 6)
     for scale_a in (

@@ -100,6 +100,66 @@ def test_a_layer_of_no_dimensions_is_refused(options):
             operators.linear(torch.ones(2), torch.ones(()), bias, **options)
 
 
+OPTIONS = ({}, {"activation": "relu"}, {"dtype": "float32"}, {"quantize_out": "row"})
+
+
+def of_torch(torch, options, *, recorded):
+    """Return options with a dtype of PyTorch; derivatives of quantised results are refused."""
+    if recorded and "quantize_out" in options:
+        pytest.skip("quantised results have no derivatives")
+    return {name: torch.float32 if name == "dtype" else x for name, x in options.items()}
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_operators_refuse_shapes_that_have_no_product_in_words(options, recorded, device):
+    torch = pytest.importorskip("torch")
+    operators = pytest.importorskip("unigemm.torch")
+    options = of_torch(torch, options, recorded=recorded)
+    x = torch.ones(3, 4, device=device, requires_grad=recorded)
+    stacks, other = (torch.ones(shape, device=device) for shape in ((2, 3, 4), (3, 4, 5)))
+    for call in (
+        lambda: operators.matmul(x, x, **options),
+        lambda: operators.matmul(stacks, other, **options),
+        lambda: operators.linear(x, x.mT, **options),
+        lambda: operators.linear(stacks, x[:, :3], **options),
+    ):
+        with pytest.raises(ShapeMismatch):
+            call()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_operators_refuse_what_is_no_tensor_in_words(options, recorded):
+    torch = pytest.importorskip("torch")
+    operators = pytest.importorskip("unigemm.torch")
+    options = of_torch(torch, options, recorded=recorded)
+    x, small = torch.ones(2, 2, requires_grad=recorded), torch.ones(2, 2).to(torch.float8_e4m3fn)
+    one, whole = torch.ones(()), ("TensorWise", torch.ones(()), "TensorWise")
+    for value in (None, "x", 1.0, (), (1.0,), np.ones((2, 2)), np.float32(1)):
+        for call in (
+            lambda value: operators.matmul(value, x, **options),
+            lambda value: operators.matmul(x, value, **options),
+            lambda value: operators.linear(value, x, **options),
+            lambda value: operators.linear(x, value, **options),
+            lambda value: operators.bmm(value, x[None]),
+            lambda value: operators.addmm(value, x, x),
+            lambda value: operators.addmm(x, x, value),
+            lambda value: operators.grouped_mm(value, x),
+            lambda value: operators.grouped_mm(x, value),
+            lambda value: operators.scaled_mm(value, small, one, *whole),
+            lambda value: operators.scaled_mm(small, small, value, *whole),
+            lambda value: operators.scaled_mm(small, small, one, value, *whole[1:]),
+        ):
+            with pytest.raises(UnsupportedProblem):
+                call(value)
+        for name in ("swizzle_a", "contraction_dim"):
+            if value is not None and type(value) is not tuple:
+                with pytest.raises(UnsupportedProblem, match=f"{name} is"):
+                    operators.scaled_mm(small, small, one, *whole, **{name: value})
+
+
 @pytest.mark.filterwarnings("ignore:.*(prototype|beta|deprecated)")
 @pytest.mark.parametrize("what", ["sparse", "quantized", "nested"])
 def test_tensors_that_are_no_strided_memory_are_refused_by_every_operator(what):

@@ -222,7 +222,7 @@ class _Builder:
             raise ShapeMismatch(
                 f"{name} has shape {layout.shape}; pass a number, or an array of one element"
             )
-        if one:
+        if one or (name in _SCALES and all(extent == 1 for extent in layout.shape)):
             layout = Layout((), (), layout.dtype, layout.alignment)
         self.arguments[argument] = ("array", len(self.read))
         self.read[name] = self.spread(layout, name)

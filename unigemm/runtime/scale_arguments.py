@@ -153,7 +153,7 @@ def scales_of(
             x = seen[own]
             if own in shared or x.dtype in BLOCKS:
                 blocks[name] = own, x.layout
-            elif _is_for_each(x, form):
+            elif _is_for_each(x, form) and not (of_integers and x.shape == (1,)):
                 if of_integers:
                     raise UnsupportedProblem(
                         f"{name} has one scale for each group, and the groups are of int8; pass it "

@@ -21,7 +21,14 @@ from ..problem.dtypes import scaled_default
 from ..support.dynamo import untraced
 from . import products
 from .grouped_products import check_grouped, grouped_product
-from .products import FLOAT8, check_bmm, check_epilogue, check_gated, check_ranks
+from .products import (
+    FLOAT8,
+    check_bmm,
+    check_epilogue,
+    check_gated,
+    check_ranks,
+    product_shape,
+)
 
 __all__ = [
     "KERNELS",
@@ -116,10 +123,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 
 def shaped(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return an empty product of tensors that may hold no data."""
-    torch._check(
-        a.shape[-1] == b.shape[-2],
-        lambda: f"inner extents differ: {tuple(a.shape)} @ {tuple(b.shape)}; make them agree",
-    )
+    shape = product_shape(a, b)
     if a.device != b.device:
         raise DeviceMismatch(f"a is on {a.device} and b is on {b.device}; move one of them")
     float8 = a.dtype in FLOAT8 and b.dtype in FLOAT8
@@ -127,8 +131,7 @@ def shaped(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         raise UnsupportedDtype(f"a is {a.dtype} and b is {b.dtype}; convert one of them")
     if dtype is None:
         dtype = torch.float32 if float8 else torch.int32 if a.dtype is torch.int8 else a.dtype
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return a.new_empty((*batch, *a.shape[-2:-1], b.shape[-1]), dtype=dtype)
+    return a.new_empty(shape, dtype=dtype)
 
 
 def _fake_mm(a: Tensor, b: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from ..api import matmul
 from ..arrays.operands import parse_dtype
 from ..arrays.torch_tensors import check_held
 from ..errors import DeviceMismatch, ShapeMismatch, UnsupportedDtype, UnsupportedProblem
+from ..problem.canonical import result_shape
 from ..problem.dtypes import output_dtypes
 from ..problem.overlap import byte_span
 from ..runtime.call import if_known
@@ -44,6 +45,7 @@ __all__ = [
     "mm",
     "plain_product",
     "product",
+    "product_shape",
     "transposed",
 ]
 
@@ -69,6 +71,24 @@ _OPTIONS = {name: Request(None, None, activation=name).parts[1] for name in (Non
 _OF_LAYERS = {"precision": str, "deterministic": bool, "batch_invariant": bool, "backend": str}
 
 
+def product_shape(a: Tensor, b: Tensor) -> tuple[Any, ...]:
+    """Return the shape of a product by a matrix, or of stacks; sizes may be symbols.
+
+    Raises
+    ------
+    ShapeMismatch
+        There is no such product. Of symbols PyTorch raises.
+    """
+    if all(isinstance(x, int) for x in (*a.shape, *b.shape)):
+        return result_shape(tuple(a.shape), tuple(b.shape))
+    torch._check(
+        a.shape[-1] == b.shape[-2],
+        lambda: f"inner extents differ: {tuple(a.shape)} @ {tuple(b.shape)}; make them agree",
+    )
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return (*batch, *a.shape[-2:-1], b.shape[-1])
+
+
 def may_be_known(a: Any) -> bool:
     """Whether a product by a tensor may be looked up, before PyTorch's dispatcher runs.
 
@@ -88,7 +108,9 @@ def known(
     """
     if _is_compiling() or (_is_grad_enabled() and _requires_grad(a, b, c, bias)):
         return None
-    if activation is not None and (not is_one_of(activation, ACTIVATIONS) or a.dtype not in _REAL):
+    if activation is not None and (
+        type(a) not in PLAIN or not is_one_of(activation, ACTIVATIONS) or a.dtype not in _REAL
+    ):
         return None
     operands: tuple[Any, ...] = a, b, None
     if not (c is None and bias is None and alpha is None and beta is None):
@@ -212,8 +234,7 @@ def product(
     of_one_kind = kind in _REAL and all(x is None or x.dtype is kind for x in (c, bias))
     if preact or not (of_one_kind and (activation is None or is_one_of(activation, ACTIVATIONS))):
         # `unigemm.matmul` refuses the rest in its own words.
-        batch = a.shape[:-2] if b.dim() == 2 else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        shape = (*batch, *a.shape[-2:-1], b.shape[-1])
+        shape = product_shape(a, b)
         scaled = "scale_a" in options or "scale_b" in options
         check_epilogue(a, shape, dtype, c, bias, activation, scaled=scaled)
         if kind.is_complex:

@@ -35,7 +35,7 @@ from .operators import (
     shaped,
     with_scales,
 )
-from .products import check_epilogue, plain_product
+from .products import check_epilogue, plain_product, product_shape
 from .sharding import notice
 
 __all__ = ["OPERATORS"]
@@ -94,8 +94,7 @@ def _product(
     a, b, c, bias, activation, gate_layout, alpha, beta, dtype, options
         As in `unigemm.torch.products.product`, and in `linear_gated` there.
     """
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    shape = (*batch, a.shape[-2], b.shape[-1])
+    shape = product_shape(a, b)
     named = None if gate_layout is not None else activation
     check_epilogue(a, shape, dtype, c, bias, named, scaled=True)
     given: dict[str, Any] = {

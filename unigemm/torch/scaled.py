@@ -315,15 +315,18 @@ def _check(
             f"scaled products are of float8_e4m3fn and float8_e5m2, and these are {mat_a.dtype} "
             f"and {mat_b.dtype}; unigemm.torch.matmul takes scales of int8, too"
         )
-    dims = tuple(contraction_dim) if isinstance(contraction_dim, list | tuple) else contraction_dim
-    if dims not in ((), (1, 0), (-1, -2), (-1, 0), (1, -2)):
+    dims = contraction_dim
+    named = isinstance(dims, list | tuple) and all(isinstance(x, int) for x in dims)
+    if not named or tuple(dims) not in ((), (1, 0), (-1, -2), (-1, 0), (1, -2)):
         raise UnsupportedProblem(
             f"contraction_dim is {shown(contraction_dim)}; pass the transpose (mat.t()) of what "
             "is to be multiplied along its other dimension, and leave it out"
         )
     for name, swizzle in (("swizzle_a", swizzle_a), ("swizzle_b", swizzle_b)):
         for each in swizzle if isinstance(swizzle, list | tuple) else (swizzle,):
-            if each is not None and each != 0 and getattr(each, "name", each) != "NO_SWIZZLE":
+            number, word = isinstance(each, int), getattr(each, "name", each)
+            no_swizzle = each == 0 if number else isinstance(word, str) and word == "NO_SWIZZLE"
+            if each is not None and not no_swizzle:
                 raise UnsupportedProblem(
                     f"{name} is {shown(each)}, which scales of Blackwell's formats have; leave it "
                     "out, or multiply these with unigemm.matmul"
@@ -346,7 +349,7 @@ def _one(which: str, scale: Any, recipe: Any) -> tuple[Tensor, str]:
     if isinstance(recipe, int) and 0 <= recipe < len(_RECIPES):
         recipe = _RECIPES[recipe]
     word = getattr(recipe, "name", recipe)
-    if word in ("BlockWise1x16", "BlockWise1x32"):
+    if isinstance(word, str) and word in ("BlockWise1x16", "BlockWise1x32"):
         raise UnsupportedProblem(
             f"scale_recipe_{which} is {word}, of Blackwell's formats; unigemm.matmul takes their "
             "scales as float8_e4m3fn and float8_e8m0fnu, without a recipe"
