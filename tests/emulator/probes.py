@@ -305,10 +305,10 @@ def all_measured(work=_work):
             except EOFError:
                 answer = NAMES[done], "", "the process ended"
             if answer is not None:
-                name, place, value = answer
-                kept[place or "failed"][name] = value
+                name, kind, value = answer
+                kept[kind or "failed"][name] = value
                 done += 1
-                answer = answer if place else None
+                answer = answer if kind else None
         process.kill()
         process.join()
     return kept

@@ -83,12 +83,6 @@ def test_bulk_loads_that_are_used_wrongly(old, new, reason):
     assert reason in fault_of(text, (numbers((2, 1024), np.uint8),), at="cp.async.bulk.shared")
 
 
-def test_a_bulk_load_that_is_read_before_it_is_waited_for():
-    text = hopper(BRING.replace(wait(), ""))
-    message = fault_of(text, (numbers((2, 1024), np.uint8),), at="{%r21, %r22, %r23, %r24}, [%r6];")
-    assert "was not waited for" in message
-
-
 def test_a_multicast_brings_a_piece_to_both_ctas():
     body = """
         @!%p1 bra ready;
@@ -195,22 +189,6 @@ def test_a_piece_of_memory_is_stored():
     ):  # fmt: skip
         text = store_text(line).replace(*change)
         assert reason in fault_of(text, (data,), at=at if at in text else "cp.async.bulk.global")
-
-
-@pytest.mark.parametrize(
-    "form",
-    ["add.u32", "add.s32", "add.u64", "min.s32", "max.u32", "min.s64", "inc.u32", "dec.u32",
-     "and.b32", "or.b32", "xor.b32", "add.f32", "add.f64", "add.noftz.f16", "add.noftz.bf16",
-     "min.f16", "max.bf16"],
-)  # fmt: skip
-def test_pieces_of_memory_are_reduced(form):
-    name, kind = form.split(".")[0], form.split(".")[-1]
-    size = 1024 // np.dtype(NATIVE[kind]).itemsize
-    data = random_array((2, size), kind)
-    before = data.copy()
-    line = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{form} [%d4], [%r11], 1024;"
-    go(store_text(line), (data,))
-    assert data[1].tolist() == JOIN[name](before[1], before[0]).astype(NATIVE[kind]).tolist()
 
 
 @pytest.mark.parametrize("kind", ["u32", "s32", "f16", "bf16", "f32", "s64"])

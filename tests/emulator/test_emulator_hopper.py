@@ -209,13 +209,6 @@ def test_mbarriers_that_are_used_wrongly(line, reason):
     assert reason in fault_of(text, (np.zeros(4, np.uint32),), at=line)
 
 
-def test_a_phase_that_lacks_arrivals_is_a_deadlock_that_says_so():
-    text = hopper(INIT + "mbarrier.arrive.shared.b64 _, [%r10+8];" + wait(8))
-    message = fault_of(text, (np.zeros(4, np.uint32),), at="mbarrier.try_wait")
-    assert "deadlock" in message
-    assert "lacks 32 of 64 arrivals" in message
-
-
 # -- tensor copies ---------------------------------------------------------------------------------
 
 LOAD = (
@@ -327,35 +320,6 @@ def test_a_box_that_begins_within_16_bytes_of_a_row():
 def loading():
     source = numbers((50, 80), np.float16)
     return (source, aligned(2048, np.uint8)), fetch(0, 0, 2048)
-
-
-def test_a_load_that_is_read_before_it_is_waited_for():
-    arrays, text = loading()
-    message = fault_of(text.replace(wait(), ""), arrays, BOX, at="ld.shared.b32 %r8")
-    assert "was not waited for" in message
-
-
-def test_a_load_that_nobody_waits_for():
-    arrays, text = loading()
-    start, end = text.index("shl.b32 %r5, %r1, 2;"), text.index("ret;")
-    alone = text.replace(wait(), "").replace(text[start:end], "")
-    message = fault_of(alone, arrays, BOX, at="cp.async.bulk.tensor")
-    assert "no one waited for the transfer" in message
-
-
-@pytest.mark.parametrize("size", [1024, 4096])
-def test_a_wrong_transaction_count(size):
-    arrays, text = loading()
-    wrong = text.replace("_, [%r10], 2048", f"_, [%r10], {size}")
-    message = fault_of(wrong, arrays, BOX, at="mbarrier.try_wait")
-    assert f"lacks {size - 2048} bytes" in message
-
-
-def test_bytes_that_are_expected_and_never_come():
-    text = hopper(INIT + "@%p1 mbarrier.expect_tx.shared.b64 [%r10], 16;")
-    assert "lacks 1 of 1 arrivals and 16 bytes" in fault_of(
-        text, (np.zeros(4),), at="mbarrier.expect_tx"
-    )
 
 
 def test_a_tensor_that_reaches_out_of_its_memory():
@@ -501,30 +465,11 @@ def test_a_store_that_begins_before_the_tensor(at):
     assert "begins at byte 8 of a row" in message
 
 
-def test_a_store_with_no_proxy_fence_before_it():
+def test_a_store_of_what_nothing_wrote():
     out = aligned((20, 40), np.uint32)
-    text = storing().replace("fence.proxy.async.shared::cta;", "")
-    message = fault_of(text, (out,), [(0, (16, 32), 0)], at="cp.async.bulk.tensor.2d.global")
-    assert "no fence.proxy.async behind them" in message
     text = storing().replace("setp.lt.s32 %p4, %r7, 64", "setp.lt.s32 %p4, %r7, 60")
     message = fault_of(text, (out,), [(0, (16, 32), 0)], at="cp.async.bulk.tensor.2d.global")
     assert "nothing wrote" in message
-
-
-def test_a_store_that_nobody_waits_for():
-    out = aligned((20, 40), np.uint32)
-    text = storing().replace("cp.async.bulk.wait_group.read 0;", "")
-    message = fault_of(text, (out,), [(0, (16, 32), 0)], at="cp.async.bulk.tensor.2d.global")
-    assert "no one waited for this store" in message
-
-
-def test_a_store_whose_source_is_overwritten_too_early():
-    out = aligned((20, 40), np.uint32)
-    text = storing().replace(
-        "cp.async.bulk.wait_group.read 0;", "st.shared.b32 [%r11], 5;\ncp.async.bulk.wait_group 0;"
-    )
-    message = fault_of(text, (out,), [(0, (16, 32), 0)], at="wait_group 0;")
-    assert "was overwritten before the store" in message
 
 
 # -- matrices --------------------------------------------------------------------------------------
@@ -626,15 +571,6 @@ def test_wgmma_of_a_k_tile_that_was_not_waited_for():
         go(text, product_arrays(), MAPS, threads=128, smem=16384)
 
 
-def test_wgmma_of_ordinary_stores_without_a_proxy_fence():
-    late = "mov.b32 %r30, 0;\n st.shared.b32 [%r11+8192], %r30;\n bar.sync 0;\n// Descriptors"
-    text = product(PRODUCT.replace("// Descriptors", late))
-    with pytest.raises(KernelFault, match=r"wgmma reads .* no fence.proxy.async"):
-        go(text, product_arrays(), MAPS, threads=128, smem=16384)
-    fenced = text.replace("%r30;\n bar.sync", "%r30;\n fence.proxy.async.shared::cta;\n bar.sync")
-    go(fenced, product_arrays(), MAPS, threads=128, smem=16384)
-
-
 def test_wgmma_whose_operand_is_overwritten_too_early():
     """By another value, which is a race; or by the same, in the midst of reading."""
     for value, at, reason in (
@@ -644,12 +580,6 @@ def test_wgmma_whose_operand_is_overwritten_too_early():
         early = f"commit_group.sync.aligned;\n {value}\n st.shared.b32 [%r11], %r30;"
         text = product(PRODUCT.replace("commit_group.sync.aligned;", early))
         assert reason in fault_of(text, product_arrays(), MAPS, threads=128, smem=16384, at=at)
-
-
-def test_wgmma_that_nobody_waits_for():
-    text = product(PRODUCT.replace("wgmma.wait_group.sync.aligned 0;", "ret;"))
-    with pytest.raises(KernelFault, match="no one waited for this product"):
-        go(text, product_arrays(), MAPS, threads=128, smem=16384)
 
 
 def test_wgmma_that_a_warp_of_the_warpgroup_does_not_run():

@@ -91,26 +91,21 @@ def test_sizes_and_parameters_are_checked():
         launch(fixed, "k", (1,), (32,), params=[1, 2])
 
 
-# -- arithmetic ------------------------------------------------------------------------------------
+# -- arithmetic: what test_emulator_probes.py does not hold to a device's -------------------------
 
 EDGES32 = np.array([0, 1, 2, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFFE], np.uint32)
 
 
-def words(bits=32, count=300):
-    values = RNG.integers(0, 1 << 64, count, dtype=np.uint64)
-    if bits == 64:
-        wide = EDGES32.astype(np.uint64)
-        return np.concatenate([values, wide, ~wide, wide << np.uint64(32)])
-    values = values.astype(np.uint32)
+def words():
+    values = RNG.integers(0, 1 << 32, 300, dtype=np.uint32)
     return np.concatenate([values, np.repeat(EDGES32, 10), np.tile(EDGES32, 10)])
 
 
-def pairs(bits=32):
-    x = words(bits)
+def pairs():
+    x = words()
     y = x.copy()
     RNG.shuffle(y)
-    if bits == 32:
-        x[-100:], y[-100:] = np.repeat(EDGES32, 10), np.tile(EDGES32, 10)
+    x[-100:], y[-100:] = np.repeat(EDGES32, 10), np.tile(EDGES32, 10)
     return x, y
 
 
@@ -118,77 +113,13 @@ def signed(value, bits=32):
     return int(value) - (1 << bits) * (int(value) >> (bits - 1))
 
 
-def quotient(x, y):
-    return -1 if y == 0 else int(Fraction(abs(x), abs(y))) * (1 if (x < 0) == (y < 0) else -1)
-
-
-INTEGER = {
-    "add.s32": lambda x, y: x + y,
-    "sub.s32": lambda x, y: x - y,
-    "mul.lo.s32": lambda x, y: x * y,
-    "mul.hi.s32": lambda x, y: signed(x) * signed(y) >> 32,
-    "mul.hi.u32": lambda x, y: x * y >> 32,
-    "min.s32": lambda x, y: min(signed(x), signed(y)),
-    "max.u32": max,
-    "div.s32": lambda x, y: quotient(signed(x), signed(y)),
-    "div.u32": lambda x, y: quotient(x, y),
-    "rem.u32": lambda x, y: x - quotient(x, y) * y,
-    "rem.s32": lambda x, y: signed(x) - quotient(signed(x), signed(y)) * signed(y),
-    "and.b32": lambda x, y: x & y,
-    "or.b32": lambda x, y: x | y,
-    "xor.b32": lambda x, y: x ^ y,
-    "shl.b32": lambda x, y: x << y if y < 32 else 0,
-    "shr.u32": lambda x, y: x >> min(y, 32),
-    "shr.s32": lambda x, y: signed(x) >> min(y, 32),
-}
-
-
-@pytest.mark.parametrize("opcode", INTEGER)
-def test_integer_instructions_are_exact(opcode):
-    x, y = pairs()
-    if opcode.startswith("sh"):
-        y[:200] %= 40
-    found = probe(opcode + " {d}, {a}, {b};", "b32", ("b32", "b32"), (x, y))
-    wanted = [INTEGER[opcode](int(a), int(b)) % (1 << 32) for a, b in zip(x, y, strict=True)]
-    assert found.tolist() == wanted
-
-
-INTEGER64 = {
-    "add.s64": lambda x, y: x + y,
-    "mul.lo.s64": lambda x, y: x * y,
-    "mul.hi.u64": lambda x, y: x * y >> 64,
-    "mul.hi.s64": lambda x, y: signed(x, 64) * signed(y, 64) >> 64,
-    "div.s64": lambda x, y: quotient(signed(x, 64), signed(y, 64)),
-    "div.u64": lambda x, y: quotient(x, y),
-    "min.s64": lambda x, y: min(signed(x, 64), signed(y, 64)),
-}
-
-
-@pytest.mark.parametrize("opcode", INTEGER64)
-def test_64_bit_integer_instructions_are_exact(opcode):
-    x, y = pairs(64)
-    found = probe(opcode + " {d}, {a}, {b};", "b64", ("b64", "b64"), (x, y))
-    wanted = [INTEGER64[opcode](int(a), int(b)) % (1 << 64) for a, b in zip(x, y, strict=True)]
-    assert found.tolist() == wanted
-
-
-def permuted(x, y, z):
-    source = [(x | y << 32) >> (8 * n) & 255 for n in range(8)]
-    out = 0
-    for n in range(4):
-        pick = z >> (4 * n) & 15
-        byte = source[pick & 7]
-        out |= ((255 if byte & 128 else 0) if pick & 8 else byte) << (8 * n)
-    return out
-
-
-def field(x, first, count, *, sign):
-    first, count = first & 255, count & 255
-    bits = [x >> n & 1 for n in range(32)]
-    fill = 0
-    if sign and count:
-        fill = bits[min(first + count - 1, 31)]
-    return sum((bits[first + n] if n < count and first + n < 32 else fill) << n for n in range(32))
+@pytest.mark.parametrize("opcode", ["div.s32", "div.u32", "div.s64", "div.u64"])
+def test_a_quotient_by_zero_has_all_bits(opcode):
+    """On a device it may be anything."""
+    x = words().astype(f"u{int(opcode[-2:]) // 8}")
+    kind = f"b{opcode[-2:]}"
+    found = probe(opcode + " {d}, {a}, {b};", kind, (kind, kind), (x, np.zeros_like(x)))
+    assert (found == ~x.dtype.type(0)).all()
 
 
 def inserted(x, into, first, count):
@@ -197,15 +128,6 @@ def inserted(x, into, first, count):
         if (first & 255) + n < 32:
             bits[(first & 255) + n] = x >> n & 1
     return sum(bit << n for n, bit in enumerate(bits))
-
-
-def dot4(x, y, z, kinds):
-    total = z
-    for n in range(4):
-        pair = [v >> 8 * n & 255 for v in (x, y)]
-        pair = [signed(v, 8) if k == "s" else v for v, k in zip(pair, kinds, strict=True)]
-        total += pair[0] * pair[1]
-    return total
 
 
 def dot2(x, y, z, kinds, first):
@@ -222,28 +144,14 @@ def dot2(x, y, z, kinds, first):
 THREE = {
     "bfi.b32 {d}, {a}, {b}, {c}, 9;": lambda x, y, z: inserted(x, y, z, 9),
     "bfi.b32 {d}, {a}, {b}, 17, {c};": lambda x, y, z: inserted(x, y, 17, z),
-    "dp4a.u32.u32 {d}, {a}, {b}, {c};": lambda x, y, z: dot4(x, y, z, "uu"),
-    "dp4a.s32.u32 {d}, {a}, {b}, {c};": lambda x, y, z: dot4(x, y, z, "su"),
-    "dp4a.s32.s32 {d}, {a}, {b}, {c};": lambda x, y, z: dot4(x, y, z, "ss"),
     "dp2a.lo.s32.u32 {d}, {a}, {b}, {c};": lambda x, y, z: dot2(x, y, z, "su", 0),
     "dp2a.hi.u32.s32 {d}, {a}, {b}, {c};": lambda x, y, z: dot2(x, y, z, "us", 2),
-    "mad.lo.s32 {d}, {a}, {b}, {c};": lambda x, y, z: x * y + z,
-    "mad.hi.u32 {d}, {a}, {b}, {c};": lambda x, y, z: (x * y >> 32) + z,
-    "prmt.b32 {d}, {a}, {b}, {c};": permuted,
-    "lop3.b32 {d}, {a}, {b}, {c}, 0x96;": lambda x, y, z: x ^ y ^ z,
-    "lop3.b32 {d}, {a}, {b}, {c}, 0xEA;": lambda x, y, z: x & y | z,
-    "shf.l.wrap.b32 {d}, {a}, {b}, {c};": lambda x, y, z: (y << 32 | x) << (z & 31) >> 32,
-    "shf.r.clamp.b32 {d}, {a}, {b}, {c};": lambda x, y, z: (y << 32 | x) >> min(z, 32),
-    "bfe.u32 {d}, {a}, {b}, {c};": lambda x, y, z: field(x, y, z, sign=False),
-    "bfe.s32 {d}, {a}, {b}, {c};": lambda x, y, z: field(x, y, z, sign=True),
 }
 
 
 @pytest.mark.parametrize("text", THREE)
 def test_instructions_of_three_integers_are_exact(text):
     (x, y), z = pairs(), words()
-    if text.startswith("bfe"):
-        y[:300] = y[:300] % 40
     if text.startswith("bf"):
         z[:300] = z[:300] % 40
     found = probe(text, "b32", ("b32", "b32", "b32"), (x, y, z))
@@ -252,16 +160,6 @@ def test_instructions_of_three_integers_are_exact(text):
 
 
 ONE = {
-    "brev.b32 {d}, {a};": lambda x: int(f"{x:032b}"[::-1], 2),
-    "bfind.u32 {d}, {a};": lambda x: x.bit_length() - 1,
-    "bfind.s32 {d}, {a};": lambda x: (~x & 0xFFFFFFFF if x >> 31 else x).bit_length() - 1,
-    "bfind.shiftamt.u32 {d}, {a};": lambda x: 32 - x.bit_length() if x else -1,
-    "popc.b32 {d}, {a};": lambda x: bin(x).count("1"),
-    "clz.b32 {d}, {a};": lambda x: 32 - x.bit_length(),
-    "not.b32 {d}, {a};": lambda x: ~x,
-    "neg.s32 {d}, {a};": lambda x: -x,
-    "abs.s32 {d}, {a};": lambda x: abs(signed(x)),
-    "cvt.s32.s8 {d}, {a};": lambda x: signed(x & 255, 8),
     "{{ .reg .b16 x, y; mov.b32 {{x, y}}, {a}; mov.b32 {d}, {{y, x}}; }}": lambda x: (
         x << 16 | x >> 16
     ),
@@ -269,6 +167,7 @@ ONE = {
     "{{ .reg .b16 x; cvt.u16.u32 x, {a}; cvt.s16.s8 x, x; mul.wide.s16 {d}, x, -3; }}": (
         lambda x: signed(x & 255, 8) * -3
     ),
+    "{{ .reg .b64 x; cvt.s64.s32 x, {a}; mov.b64 {{_, {d}}}, x; }}": lambda x: signed(x) >> 31,
     "{{ .reg .b64 x; mul.wide.s32 x, {a}, {a}; mov.b64 {{_, {d}}}, x; }}": lambda x: (
         signed(x) * signed(x) >> 32
     ),
@@ -280,10 +179,6 @@ def test_instructions_of_one_integer_are_exact(text):
     x = words()
     found = probe(text, "b32", ("b32",), (x,))
     assert found.tolist() == [ONE[text](int(a)) % (1 << 32) for a in x]
-
-
-def bits_of(values, dtype):
-    return np.array(values, dtype).view(f"u{np.dtype(dtype).itemsize}")
 
 
 def same(found, wanted):
@@ -396,59 +291,6 @@ def test_mixed_fma_multiplies_narrow_numbers():
     assert found.tolist() == np.array(wanted).tolist()
 
 
-CONVERSIONS = {
-    "cvt.f32.bf16": (ml_dtypes.bfloat16, np.float32),
-    "cvt.f32.f16": (np.float16, np.float32),
-    "cvt.rn.bf16.f32": (np.float32, ml_dtypes.bfloat16),
-    "cvt.rn.f16.f32": (np.float32, np.float16),
-    "cvt.f64.f32": (np.float32, np.float64),
-    "cvt.rn.f32.f64": (np.float64, np.float32),
-    "cvt.rn.f32.s32": (np.int32, np.float32),
-    "cvt.s64.s32": (np.int32, np.int64),
-}
-
-
-@pytest.mark.parametrize("opcode", CONVERSIONS)
-def test_conversions_round_to_nearest_even(opcode):
-    source, result = (np.dtype(d) for d in CONVERSIONS[opcode])
-    if source.kind in "iu":
-        values = words().view(np.int32)
-    else:
-        values = floats(np.float64 if source.itemsize == 8 else np.float32)
-        with np.errstate(over="ignore"):
-            values = np.concatenate([values, RNG.standard_normal(200)]).astype(source)
-    kinds = f"b{8 * result.itemsize}", (f"b{8 * source.itemsize}",)
-    with np.errstate(all="ignore"):
-        found = probe(opcode + " {d}, {a};", *kinds, (values.view(f"u{source.itemsize}"),))
-        wanted = values.astype(result)
-    real = found.view(result).astype(np.float64), wanted.astype(np.float64)
-    assert np.array_equal(*real, equal_nan=True)
-
-
-@pytest.mark.parametrize(
-    ("opcode", "target"),
-    [
-        ("cvt.rz.f16.f32", np.float16),
-        ("cvt.rz.bf16.f32", ml_dtypes.bfloat16),
-        ("cvt.rz.f32.f64", np.float32),
-        ("cvt.rz.f16.f64", np.float16),
-    ],
-)
-def test_conversions_towards_zero_take_the_largest_that_is_not_larger(opcode, target):
-    source = np.float64 if opcode.endswith("f64") else np.float32
-    with np.errstate(over="ignore"):
-        values = np.concatenate([floats(np.float32), RNG.standard_normal(200)]).astype(source)
-    values = values[np.isfinite(values)]
-    width = np.dtype(target).itemsize
-    kinds = f"b{8 * width}", (f"b{8 * values.itemsize}",)
-    raw = probe(opcode + " {d}, {a};", *kinds, (values.view(f"u{values.itemsize}"),))
-    found = np.abs(raw.view(target).astype(np.float64))
-    larger = ((raw & ~raw.dtype.type(1 << 8 * width - 1)) + raw.dtype.type(1)).view(target)
-    assert (found <= np.abs(values)).all()
-    assert (larger.astype(np.float64) > np.abs(values)).all()
-    assert (np.signbit(raw.view(target)) == np.signbit(values)).all()
-
-
 def test_conversions_to_integers_clamp():
     values = np.array([0.5, 1.5, -1.5, 2.5, 3e9, -3e9, np.nan, np.inf], np.float32)
     found = probe("cvt.rzi.s32.f32 {d}, {a};", "b32", ("b32",), (values.view(np.uint32),))
@@ -475,33 +317,6 @@ def test_tf32_rounds_to_even_and_towards_zero():
                          ("rz", [1, 1 + ulp, -1, np.inf])):  # fmt: skip
         found = probe(f"cvt.{mode}.tf32.f32 {{d}}, {{a}};", "b32", ("b32",), (values.view("u4"),))
         assert found.view(np.float32).tolist() == wanted
-
-
-def test_packed_conversions_put_the_first_source_on_top():
-    x, y = floats(np.float32, 50), floats(np.float32, 50)[::-1].copy()
-    raw = (x.view(np.uint32), y.view(np.uint32))
-    with np.errstate(all="ignore"):
-        found = probe("cvt.rn.bf16x2.f32 {d}, {a}, {b};", "b32", ("b32", "b32"), raw)
-        high, low = (v.astype(ml_dtypes.bfloat16) for v in (x, y))
-    halves = found.view(np.uint16).view(ml_dtypes.bfloat16).reshape(-1, 2).astype(np.float32)
-    assert np.array_equal(halves[:, 0], low.astype(np.float32), equal_nan=True)
-    assert np.array_equal(halves[:, 1], high.astype(np.float32), equal_nan=True)
-
-
-COMPARISONS = {
-    "lt": np.less, "ge": np.greater_equal, "eq": np.equal,
-    "ne": lambda x, y: (x < y) | (x > y), "neu": lambda x, y: ~(x == y),
-    "ltu": lambda x, y: ~(x >= y), "nan": lambda x, y: np.isnan(x) | np.isnan(y),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", COMPARISONS)
-def test_comparisons_of_floats_know_nan(name):
-    x = floats(np.float32)
-    y = np.where(RNG.random(len(x)) < 0.5, x, RNG.permutation(x))
-    raw = (x.view(np.uint32), y.view(np.uint32))
-    found = probe(f"setp.{name}.f32 {{d}}, {{a}}, {{b}};", "pred", ("b32", "b32"), raw)
-    assert found.astype(bool).tolist() == COMPARISONS[name](x, y).tolist()
 
 
 def test_a_comparison_joins_and_gives_its_opposite():
