@@ -7,10 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sampling import ALL
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
 from block_scaled import (
     E4M3,
     E5M2,
@@ -22,18 +18,16 @@ from block_scaled import (
     draw,
     product,
 )
+from emulated_products import COMPILED
+from sampling import ALL
 from tcgen05_plans import sampled_plan, with_config
 
 import unigemm
 from unigemm.backends.cute_tcgen05.backend import BACKEND
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 from unigemm.problem.dtypes import DType, output_dtypes
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = COMPILED
 # Few SMs: each CTA has several tiles.
 GPU = {"target": replace(unigemm.named_target("sm_100a"), sm_count=4), "leftovers": True}
 KIND = DType.FLOAT8_E4M3FN

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
+from emulated_products import COMPILED
 from type_cases import COMPLEX_FACTORS, with_terms
 
 import unigemm
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 from unigemm.runtime import call as calls
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = COMPILED
 
 
 def numbers(shape, dtype="c8", seed=0):

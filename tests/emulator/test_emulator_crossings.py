@@ -6,10 +6,8 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
 from crossings import ASKED, Backend, covering, crossings, drawn, is_small, pairs_of
+from emulated_products import POISONED
 from epilogue_cases import check_epilogue
 from reference import NUMPY
 from sampling import ALL
@@ -25,7 +23,6 @@ from unigemm.backends.cute_wgmma.geometry import is_adding
 from unigemm.backends.cute_wgmma.geometry import store_of as store_of_wgmma
 from unigemm.backends.cute_wgmma.geometry_operands import from_registers
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 from unigemm.planning.registry import backend_named
 from unigemm.problem.dtypes import DType
 
@@ -114,11 +111,7 @@ BACKENDS = {
 #: How many cases an ordinary run takes: nearly all pairs are in them.
 MOST = 20
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.usefixtures("poisoned_workspace"),
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = POISONED
 
 
 @pytest.mark.parametrize("part", range(2))

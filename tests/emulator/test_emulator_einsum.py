@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+from emulated_products import COMPILED
 
 import unigemm
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = COMPILED
 
 
 def numbers(*shape):

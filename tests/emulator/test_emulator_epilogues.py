@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 from activation_values import X as FAR_OUT
 from activation_values import checked
-from sampling import ALL
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
 from crossings import Crossed
+from emulated_products import POISONED
 from epilogue_cases import (
     WithEpilogue,
     check_epilogue,
@@ -23,6 +20,7 @@ from epilogue_cases import (
 )
 from operator_table import EXACT, FUNCTIONS, VALUES, as_numpy, differing
 from reference import NUMPY
+from sampling import ALL
 
 import unigemm
 from unigemm.activations import ACTIVATIONS, GRADIENTS
@@ -31,16 +29,11 @@ from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.legality import unsupported_reason
 from unigemm.backends.cute_wgmma.geometry import geometry
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.registry import backend_named
 from unigemm.problem.dtypes import DType, numpy_dtype
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.usefixtures("poisoned_workspace"),
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = POISONED
 ARCHITECTURES = {"cute_simt": "sm_90a", "cute_wgmma": "sm_90a", "cute_tcgen05": "sm_100a"}
 TARGETS = {
     name: replace(unigemm.named_target(arch), sm_count=6) for name, arch in ARCHITECTURES.items()

@@ -8,28 +8,21 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from sampling import ALL
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
+from emulated_products import POISONED
 from grouped_cases import Sizes, ends, operands, shapes
 from grouped_launches import Arrays, GroupedCase, check, ends_of, launched, plan_for, with_config
+from sampling import ALL
 
 import unigemm
 from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_tcgen05.candidates import offered as of_tcgen05
 from unigemm.backends.cute_wgmma.candidates import offered as of_wgmma
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 from unigemm.planning.registry import backend_named
 from unigemm.planning.select import plan_gemm
 from unigemm.problem.dtypes import DType
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.usefixtures("poisoned_workspace"),
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = POISONED
 # Few SMs: each CTA has several tiles.
 TARGETS = {
     arch: replace(unigemm.named_target(arch), sm_count=6) for arch in ("sm_80", "sm_90a", "sm_100a")

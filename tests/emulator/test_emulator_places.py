@@ -6,23 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
-from test_emulator_simt import configured
+from emulated_products import COMPILED, configured
 from test_emulator_wgmma import GPU, chosen
 
 import unigemm
 from unigemm.backends.cute_simt.schedules import DMMA
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 from unigemm.planning.config import Config
 from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = COMPILED
 
 
 def random_operands(dtype, layout, sizes, seed):

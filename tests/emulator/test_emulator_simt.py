@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
+from emulated_products import COMPILED, configured, framed, framed_launches, views_of
 from gpu_cases import matrix
 from hypothesis import given, settings
-from reference import EVERYWHERE, NUMPY, Case, check_case, flat_poison, lay_out, strided_view
+from reference import EVERYWHERE, NUMPY, Case, check_case, lay_out
 from reference import cases as draw_cases
 
 import unigemm
@@ -19,37 +17,14 @@ from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.tiles import DOT_SHAPES, SHAPES
 from unigemm.backends.cute_simt.work_split import scratch_bytes
 from unigemm.emulator import EmulatorError, KernelFault, device
-from unigemm.emulator.launch.host import missing
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.prediction import Alternative
 from unigemm.problem.dtypes import DType, numpy_dtype
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = COMPILED
 SIZES = [(129, 65, 33), (64, 200, 129)]
 ALIGNED, ODD = (16, 0), (3, 1)
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
-
-
-def kernels(gpu):
-    """Return the names of the kernels that were launched."""
-    return [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
-
-
-def random_case(layout, sizes, pad, shift, seed):
-    """Return a case of random numbers at odd addresses."""
-    m, n, k = sizes
-    return Case(
-        matrix(m, k, layout[0] == "t", pad, shift), matrix(k, n, layout[1] == "t", pad, shift),
-        matrix(m, n, False, 1, 1), (m, n), DType.FLOAT32, DType.FLOAT32, False, seed,
-    )  # fmt: skip
-
-
-def views_of(case):
-    """Return arrays of a case's layouts, to plan with."""
-    return [strided_view(flat_poison(x.length, case.dtype), x) for x in (case.a, case.b, case.d)]
 
 
 @pytest.mark.parametrize(("layout", "place"), [("nn", ODD), ("tt", ALIGNED)], ids=str)
@@ -194,17 +169,6 @@ def test_configurations_rasters_and_orders_of_warps_give_the_product(split):
         assert len(gpu.launches) == len(configs[:3]) * (1 if split == 1 else 2)
 
 
-def framed(shape, transposed, pad, values):
-    """Return a matrix among not-a-numbers, K-major or not, and all of its buffer."""
-    rows, columns = reversed(shape) if transposed else shape
-    buffer = np.full((rows + 2, columns + pad), np.nan, np.float32)
-    inner = buffer[1 : rows + 1, :columns]
-    view = inner.T if transposed else inner
-    if values is not None:
-        view[...] = values
-    return view, buffer
-
-
 BIG = [shape for shape in SHAPES if shape.thread[0] * shape.thread[1] >= 64]
 
 
@@ -212,44 +176,14 @@ BIG = [shape for shape in SHAPES if shape.thread[0] * shape.thread[1] >= 64]
 @pytest.mark.sample(2)
 def test_big_sums_of_transposed_and_moved_tiles_give_the_product(number):
     """A tile that sticks out moves back where it can; fewer rows than a tile are checked."""
-    shape, rng = BIG[number], np.random.default_rng(number)
+    shape = BIG[number]
     layout, pad = ("nn", "tn", "nt", "tt")[number % 4], (4, 1, 3)[number % 3]
     m, n = (
         each + extra for each, extra in zip(shape.tile, ((5, 3), (-9, 6))[number % 2], strict=True)
     )
-    k = (37, 32, 18)[number % 3]
-    x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
-    a, _ = framed((m, k), layout[0] == "t", pad, x)
-    b, _ = framed((k, n), layout[1] == "t", pad, y)
-    d, buffer = framed((m, n), False, pad, None)
-    with device("sm_90a", seed=number, lockstep=number % 2 == 0):
-        first = unigemm.plan(a, b, d, backend="cute_simt")
-        config = Config(
-            (*shape.tile, 16), stages=shape.stages, warps=shape.warps, thread=shape.thread
-        )
-        found = Alternative.of(
-            "cute_simt", BACKEND.estimate(first.problem, first.extents, first.target, config)
-        )
-        unigemm.matmul(a, b, d, plan=first.taking(found))
-    np.testing.assert_array_equal(d, x @ y)
-    d[...] = np.nan
-    assert np.isnan(buffer).all(), "nothing else was written"
-
-
-def framed_product(layout, sizes, pad):
-    """Return operands and a result among not-a-numbers, and all of the result's buffer."""
-    m, n, k = sizes
-    rng = np.random.default_rng(k)
-    a, _ = framed((m, k), layout[0] == "t", pad, rng.integers(-4, 5, (m, k)))
-    b, _ = framed((k, n), layout[1] == "t", pad, rng.integers(-4, 5, (k, n)))
-    return (a, b, *framed((m, n), False, pad, None))
-
-
-def configured(a, b, d, config):
-    """Plan a product in a configuration."""
-    first = unigemm.plan(a, b, d, backend="cute_simt")
-    candidate = BACKEND.estimate(first.problem, first.extents, first.target, config)
-    return first.taking(Alternative.of("cute_simt", candidate))
+    sizes = m, n, (37, 32, 18)[number % 3]
+    config = Config((*shape.tile, 16), stages=shape.stages, warps=shape.warps, thread=shape.thread)
+    framed_launches(layout, sizes, pad, config, seed=number, lockstep=number % 2 == 0)
 
 
 #: Columns and K; what lies between lines of B; a step of A, and of D; parts of K, and a shape.
@@ -302,19 +236,13 @@ def test_rows_of_b_are_added_in_every_shape(number, swap):
     ],
 )
 def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occupancy):
-    a, b, d, buffer = framed_product(layout, sizes, pad)
     config = Config(
         (128, 64, 8), stages=3, warps=(2, 2), thread=(8, 8), occupancy=occupancy, split_k=split,
         raster=Raster("m", 8), schedule="persistent",
     )  # fmt: skip
-    with device("sm_90a", seed=split, lockstep=split == 1) as gpu:
-        plan = configured(a, b, d, config)
-        unigemm.matmul(a, b, d, plan=replace(plan, target=replace(plan.target, sm_count=2)))
+    gpu, _ = framed_launches(layout, sizes, pad, config, 2, seed=split, lockstep=split == 1)
     assert gpu.launches[0][0].kernel.startswith("simt_persistent")
     assert gpu.launches[0][0].grid == (2 * occupancy, 1, 1)
-    np.testing.assert_array_equal(d, a @ b)
-    d[...] = np.nan
-    assert np.isnan(buffer).all(), "nothing else was written"
 
 
 @pytest.mark.parametrize(
@@ -324,52 +252,29 @@ def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occu
         ("nt", (257, 190, 131), 3, 1, 4),  # odd rows; tiles that move back over others
         ("tn", (256, 192, 64), 4, 0, 4),  # whole tiles, whole k_tiles
         ("tt", (140, 130, 90), 5, 2, 5),  # one of 6 in parts, the last one shorter
-        ("nn", (130, 70, 70), 2, 0, 9),  # fewer tiles than places: all in parts
+        ("nn", (130, 70, 70), 2, 0, 9),  # fewer tiles than slots: all in parts
         ("nn", (128, 256, 70), 2, 0, 2),  # the last wave is a full one
     ],
 )
 @pytest.mark.sample(2)
 def test_only_the_tiles_of_the_last_wave_have_parts(layout, sizes, split, pad, sms):
-    a, b, d, buffer = framed_product(layout, sizes, pad)
     config = Config(
         (128, 64, 8), stages=3, warps=(2, 2), thread=(8, 8), occupancy=1, split_k=split,
         raster=Raster("m", 2), schedule="tail",
     )  # fmt: skip
-    with device("sm_90a", seed=split, lockstep=split == 2) as gpu:
-        plan = on_fewer_sms(configured(a, b, d, config), sms)
-        unigemm.matmul(a, b, d, plan=plan)
+    gpu, plan = framed_launches(layout, sizes, pad, config, sms, seed=split, lockstep=split == 2)
     tiles = -(-sizes[0] // 128) * -(-sizes[1] // 64)
     left = tiles % sms or sms
     (product, *_), (addition, *_) = gpu.launches
     assert product.grid == (tiles - left + left * split, 1, 1)
     assert addition.kernel.startswith("simt_tail")
     assert plan.workspace_bytes == left * split * 128 * 64 * 4
-    np.testing.assert_array_equal(d, a @ b)
-    d[...] = np.nan
-    assert np.isnan(buffer).all(), "nothing else was written"
-
-
-def on_fewer_sms(plan, count):
-    """Return a plan for a device with so many SMs."""
-    target = replace(plan.target, sm_count=count)
-    candidate = BACKEND.estimate(plan.problem, plan.extents, target, plan.config)
-    return replace(plan.taking(Alternative.of(plan.backend, candidate)), target=target)
 
 
 def test_parts_of_odd_rows_are_stored_wherever_a_tile_has_moved_to():
     """The last tile begins at column 66 of 130: no vector of the workspace does."""
-    rng = np.random.default_rng(11)
-    m, n, k = 131, 130, 70
-    x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
-    a, _ = framed((m, k), False, 1, x)
-    b, _ = framed((k, n), True, 1, y)
-    d, buffer = framed((m, n), False, 1, None)
     config = Config((128, 64, 16), stages=3, warps=(2, 2), thread=(8, 8), split_k=2)
-    with device("sm_90a"):
-        unigemm.matmul(a, b, d, plan=configured(a, b, d, config))
-    np.testing.assert_array_equal(d, x @ y)
-    d[...] = np.nan
-    assert np.isnan(buffer).all(), "nothing else was written"
+    framed_launches("nt", (131, 130, 70), 1, config)
 
 
 def test_the_order_of_warps_does_not_change_a_bit():

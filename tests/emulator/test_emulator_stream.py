@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
+from emulated_products import (
+    COMPILED,
+    configured,
+    dirty_workspaces,
+    framed_launches,
+    kernels,
+    on_fewer_sms,
+    views_of,
+)
 from gpu_cases import matrix
-from reference import NUMPY, Case, check_case, flat_poison, lay_out, strided_view
-from test_emulator_simt import configured, framed_product, on_fewer_sms
+from reference import NUMPY, Case, check_case, lay_out
 
 import unigemm
-from unigemm.arrays.library import KNOWN
 from unigemm.backends.cute_simt.work_split import range_begin
 from unigemm.emulator import device
 from unigemm.emulator.core.rounding import fma32
-from unigemm.emulator.launch.host import missing
 from unigemm.planning.config import Config, Raster
 from unigemm.problem.dtypes import DType
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = COMPILED
 # Two warps, so that the emulator runs up to 32 CTAs at once: those that wait beside the others. And
 # k_tiles of 8: a thread's loop is unrolled to half as many products as with 16, which takes half as
 # long to compile, and shares have more k_tiles to cut between.
@@ -35,28 +35,6 @@ SMALL = Config(
     raster=Raster("m", 2), schedule="stream",
 )  # fmt: skip
 WIDE = replace(SMALL, tile=(64, 128, 8), warps=(1, 2))
-
-
-@contextmanager
-def dirty_workspaces():
-    """Within it the workspaces of an emulated GPU begin with raised flags and not-a-numbers."""
-    library = KNOWN[np.ndarray]
-
-    def maker(*where):
-        make = library.maker(*where)
-
-        def made():
-            array = make()
-            array.view(np.uint8)[...] = 0xFF
-            return array
-
-        return made
-
-    KNOWN[np.ndarray] = replace(library, maker=maker)
-    try:
-        yield
-    finally:  # before the GPU is gone
-        KNOWN[np.ndarray] = library
 
 
 @pytest.mark.parametrize(
@@ -78,25 +56,14 @@ def dirty_workspaces():
 )
 @pytest.mark.sample(3)
 def test_pieces_of_tiles_give_the_product(layout, sizes, pad, sms, config):
-    a, b, d, buffer = framed_product(layout, sizes, pad)
-    with device("sm_90a", seed=sms, lockstep=sms % 2 == 0) as gpu, dirty_workspaces():
-        plan = on_fewer_sms(configured(a, b, d, config), sms)
-        unigemm.matmul(a, b, d, plan=plan)
+    options = {"seed": sms, "lockstep": sms % 2 == 0}
+    gpu, plan = framed_launches(layout, sizes, pad, config, sms, **options)
     tile_m, tile_n, tile_k = config.tile
     tiles = -(-sizes[0] // tile_m) * -(-sizes[1] // tile_n)
     ctas = min(sms, tiles * -(-sizes[2] // tile_k))
-    names = [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
-    assert names == ["simt_clear", "simt_stream"]
+    assert kernels(gpu) == ["simt_clear", "simt_stream"]
     assert plan.workspace_bytes == ctas * (tile_m * tile_n + 1) * 4
     assert gpu.launches[1][0].grid == (ctas, 1, 1)
-    np.testing.assert_array_equal(d, a @ b)
-    d[...] = np.nan
-    assert np.isnan(buffer).all(), "nothing else was written"
-
-
-def views_of(case):
-    """Return arrays of a case's layouts, to plan with."""
-    return [strided_view(flat_poison(x.length, case.dtype), x) for x in (case.a, case.b, case.d)]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a"])

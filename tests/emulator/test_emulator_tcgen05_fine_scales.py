@@ -8,10 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
 from block_factors import drawn
+from emulated_products import COMPILED
 from grouped_scales import drawn_groups
 from tcgen05_plans import sampled_plan
 
@@ -19,13 +17,9 @@ import unigemm
 from unigemm.backends.cute_tcgen05.geometry import geometry, is_repacked
 from unigemm.backends.cute_tcgen05.legality import unsupported_reason
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 from unigemm.runtime.loader import kernel_entry
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = COMPILED
 # Few SMs: each CTA has several tiles.
 TARGETS = {
     arch: replace(unigemm.named_target(arch), sm_count=4)

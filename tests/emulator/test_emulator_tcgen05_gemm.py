@@ -6,22 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
+from emulated_products import COMPILED, small_operands
 from gpu_cases import matrix, odd_case, tma_matrix
 from reference import NUMPY, Case, check_case
 from tcgen05_plans import sampled_plan
 
 import unigemm
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = COMPILED
 # Few SMs: each CTA has several tiles.
 GPU = {"target": replace(unigemm.named_target("sm_100a"), sm_count=4), "leftovers": True}
 
@@ -90,16 +84,9 @@ def test_scales_multiply_the_product():
 
 
 def check(dtype, layout, sizes, wanted, seed):
-    rng = np.random.default_rng(seed)
-    native, (m, n, k) = numpy_dtype(dtype), sizes
     precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
-
-    def one(rows, columns, turned):
-        values = rng.integers(-3, 4, (columns, rows) if turned else (rows, columns)).astype(native)
-        return values.T if turned else values
-
-    a, b = one(m, k, layout[0] == "t"), one(k, n, layout[1] == "t")
-    d = np.full((m, n), 77, numpy_dtype(output_dtypes(dtype)[0]))
+    a, b = small_operands(dtype, layout, *sizes, seed)
+    d = np.full(sizes[:2], 77, numpy_dtype(output_dtypes(dtype)[0]))
     with device(**GPU, seed=seed):
         plan = unigemm.plan(a, b, d, backend="cute_tcgen05", precision=precision)
         plan = sampled_plan(plan, wanted, seed)

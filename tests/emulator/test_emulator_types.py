@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
+from emulated_products import COMPILED
 from type_cases import (
     EXACT_TYPES,
     SHAPES,
@@ -21,13 +19,9 @@ from type_cases import numbers as suite_numbers
 
 import unigemm
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 from unigemm.runtime import call, converted_copies
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = COMPILED
 
 
 def numbers(shape, dtype, seed=0):

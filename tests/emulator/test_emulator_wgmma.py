@@ -7,30 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sampling import ALL
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
+from emulated_products import POISONED, small_operands
 from gpu_cases import FEW_ROWS, few_rows_case, matrix, odd_case, tma_matrix
 from reference import NUMPY, Case, check_case
+from sampling import ALL
 
 import unigemm
 from unigemm.backends.cute_wgmma.candidates import offered, scratch_bytes
 from unigemm.backends.cute_wgmma.geometry import geometry
 from unigemm.backends.cute_wgmma.legality import unsupported_reason
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.registry import backend_named
 from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
 from unigemm.tuning.measure import Workload
 from unigemm.tuning.sweep import Lists, contenders, starts
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.usefixtures("poisoned_workspace"),
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = POISONED
 # Few SMs: each CTA has several tiles.
 HOPPER = replace(unigemm.named_target("sm_90a"), sm_count=6)
 GPU = {"target": HOPPER}
@@ -141,7 +134,7 @@ def test_groups_of_rows_are_copied_in_bands(layout, of_b, monkeypatch):
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 @pytest.mark.sample(4)
 def test_panels_feed_tiles_of_any_eights(m, n, k, lists, layout):
-    a, b = operands(DType.FLOAT16, layout, m, n, k, 5)
+    a, b = small_operands(DType.FLOAT16, layout, m, n, k, 5)
     b[-1, ::3] = np.inf  # and the rows behind it are zeros
     with np.errstate(invalid="ignore"):
         expected = (a.astype("f8") @ b.astype("f8")).astype(a.dtype)
@@ -240,22 +233,10 @@ def chosen(plan, wanted, seed=0):
     return replace(plan, config=config, workspace_bytes=scratch)
 
 
-def operands(dtype, layout, m, n, k, seed):
-    rng = np.random.default_rng(seed)
-    native = numpy_dtype(dtype)
-
-    def one(rows, columns, turned):
-        shape = (columns, rows) if turned else (rows, columns)
-        values = rng.integers(-3, 4, shape).astype(native)
-        return values.T if turned else values
-
-    return one(m, k, layout[0] == "t"), one(k, n, layout[1] == "t")
-
-
 def check_kind(
     dtype, layout, sizes, wanted, *, out=None, precision="ieee", seed=0, change=None, **options
 ):
-    a, b = operands(dtype, layout, *sizes, seed)
+    a, b = small_operands(dtype, layout, *sizes, seed)
     native = numpy_dtype(out or output_dtypes(dtype)[0])
     d = np.full((sizes[0], sizes[1]), 77, native)
     with device(**{**GPU, **options}, seed=seed) as gpu:
@@ -338,7 +319,7 @@ PROMOTED = [(128, 128), (128, 192), (192, 128), (64, 192)]
 def test_sums_of_float8_lose_nothing_of_one_k_tile_to_another(tile, lockstep):
     """The tensor cores would drop a one beside 2^14; each CTA has several tiles."""
     m, n, k = tile[0] + 8, 2 * tile[1] + 8, 5 * 128 + 16
-    a, b = operands(DType.FLOAT8_E4M3FN, "nt", m, n, k, tile[1])
+    a, b = small_operands(DType.FLOAT8_E4M3FN, "nt", m, n, k, tile[1])
     a[:, :128], b[:128] = 16, 8
     a[:, 128:], b[128:] = abs(a[:, 128:].astype("f4")), abs(b[128:].astype("f4"))
     d = np.full((m, n), 77, np.float32)
@@ -446,7 +427,7 @@ def test_columns_of_d_are_transposed_into_boxes_that_tma_stores(change):
 @pytest.mark.sample(2)
 def test_direct_stores_leave_what_is_behind_a_row(columns, out, split):
     """Neighbours are stored in pairs where rows have an even length; tiles end behind them."""
-    a, b = operands(DType.FLOAT16, "nt", 135, columns, 200, 3)
+    a, b = small_operands(DType.FLOAT16, "nt", 135, columns, 200, 3)
     held = np.full((135, 72), 77, numpy_dtype(out))
     d = held[:, :columns]
     with device(**GPU):
@@ -469,7 +450,7 @@ def test_rows_of_d_begin_at_any_element(out, shift):
     for columns in (1, 7, 8, 9, 64, 71, 136):
         pitch = -(-(columns + shift) // shift) * shift
         pitch += shift * (pitch // shift % 2 == 0)  # no wider alignment
-        a, b = operands(dtype, "nt", 67, -(-columns // 8) * 8, 64, columns)
+        a, b = small_operands(dtype, "nt", 67, -(-columns // 8) * 8, 64, columns)
         held = np.full((69, pitch), 77, numpy_dtype(out))
         d = held.reshape(-1)[shift : shift + 67 * pitch].reshape(67, pitch)[:, :columns]
         with device(**GPU):
@@ -505,7 +486,7 @@ def test_any_configuration_that_is_offered(seed):
     ids=str,
 )
 def test_configurations_that_are_only_swept_multiply_right(lists):
-    a, b = operands(DType.BFLOAT16, "nt", 200, 136, 392, 3)
+    a, b = small_operands(DType.BFLOAT16, "nt", 200, 136, 392, 3)
     work = Workload(200, 136, 392, DType.BFLOAT16, "nt")
     expected = (a.astype("f8") @ b.astype("f8")).astype(a.dtype)
     with device(**GPU):
@@ -519,7 +500,7 @@ def test_configurations_that_are_only_swept_multiply_right(lists):
 def test_the_order_of_warps_does_not_matter():
     for seed in range(3):
         wanted = {"store": "tma", "schedule": "pingpong", "cluster": (1, 1)}
-        a, b = operands(DType.FLOAT16, "nt", 65, 72, 200, 1)
+        a, b = small_operands(DType.FLOAT16, "nt", 65, 72, 200, 1)
         d = np.empty((65, 72), np.float16)
         with device(**GPU, seed=seed, lockstep=False):
             plan = chosen(unigemm.plan(a, b, d, backend="cute_wgmma"), wanted)

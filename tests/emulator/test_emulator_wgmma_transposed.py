@@ -5,10 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import pytest
-
-pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
-
+from emulated_products import POISONED
 from epilogue_cases import EPILOGUES, WithEpilogue, check_epilogue, plan_of
 from reference import NUMPY
 from sampling import ALL, SEED
@@ -17,15 +14,10 @@ import unigemm
 from unigemm.backends.cute_wgmma.candidates import is_offered_transposed, offered
 from unigemm.backends.cute_wgmma.copies import scratch_bytes
 from unigemm.emulator import device
-from unigemm.emulator.launch.host import missing
 from unigemm.errors import UnsupportedProblem
 from unigemm.problem.dtypes import DType
 
-pytestmark = [
-    pytest.mark.compile,
-    pytest.mark.usefixtures("poisoned_workspace"),
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = POISONED
 TARGET = replace(unigemm.named_target("sm_90a"), sm_count=6)
 
 
