@@ -48,7 +48,7 @@ def run(ptx, arrays=(), *, threads=32, ctas=1, smem=0, cluster=(1, 1, 1), more=(
 def probe_text(instruction, result, operands, count):
     """Return a kernel that runs one instruction on many operands, one a thread.
 
-    `instruction` has the places {d}, {a}, {b}, {c}; `result` and `operands` are register types. Its
+    `instruction` has {d}, {a}, {b}, {c} in it; `result` and `operands` are register types. Its
     parameters are the operands' addresses and the results'; blocks have 128 threads.
     """
     files = {2: "%h", 4: "%r", 8: "%d"}

@@ -31,11 +31,11 @@ class MatrixProbe:
     Attributes
     ----------
     arrays
-        What the kernel's parameters point to; the results follow in `out_shape`, of type `sums`.
+        What the kernel's parameters point to; the results follow in `out_shape`, of type `acc`.
     where
         (rows, columns) of D of the results.
     exact
-        Whether all sums are exact, so that bits are compared.
+        Whether all results are exact, so that bits are compared.
     """
 
     name: str
@@ -47,7 +47,7 @@ class MatrixProbe:
     b: Any = field(repr=False, compare=False)
     c: Any = field(repr=False, compare=False)
     factors: str
-    sums: str
+    acc: str
     exact: bool
     threads: int
     smem: int = 0
@@ -55,16 +55,16 @@ class MatrixProbe:
 
     def matrix(self, out):
         """Return D from the kernel's results."""
-        found = np.zeros(self.c.shape, TYPES[self.sums])
+        found = np.zeros(self.c.shape, TYPES[self.acc])
         found[self.where] = out
         return found
 
     def expected(self):
-        """Return D, of exact sums."""
+        """Return D, where it is exact."""
         a, b, c = self.numbers()
         total = a @ b + c
-        if self.sums != "s32":
-            return total.astype(TYPES[self.sums])
+        if self.acc != "s32":
+            return total.astype(TYPES[self.acc])
         if self.saturate:
             return np.clip(total, -(2**31), 2**31 - 1).astype(np.int32)
         return total.astype(np.int64).astype(np.int32)
@@ -81,11 +81,11 @@ class MatrixProbe:
         """Return by how much each sum may differ.
 
         The tensor cores align all products and C with the largest of them, and cut what is then
-        below their last bit; sums are rounded to their type, maybe between parts of K as well.
+        below their last bit; the result is rounded to its type, maybe between parts of K as well.
         """
         a, b, c = self.numbers()
         largest = np.maximum(np.abs(a[:, :, None] * b[None]).max(1), np.abs(c))
-        bits = {"f32": 22, "f16": 10, "f64": 51}[self.sums]
+        bits = {"f32": 22, "f16": 10, "f64": 51}[self.acc]
         if self.factors in ("e4m3", "e5m2"):
             bits = min(bits, 12)
         return (a.shape[1] + 1) * largest * 2.0**-bits
@@ -111,18 +111,18 @@ def draw(rng, shape, kind, values):
 def operands(name, m, n, k, kinds, values):
     """Return A, B and C, the same each time for a name."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    a, b, sums = kinds
+    a, b, acc = kinds
     return (
         draw(rng, (m, k), a, values),
         draw(rng, (k, n), b, values),
-        draw(rng, (m, n), sums, values),
+        draw(rng, (m, n), acc, values),
     )
 
 
 # -- mma.sync --------------------------------------------------------------------------------------
 
 #: Rows and columns of element i of A: by bits, M and K.
-A_PLACES = {
+A_COORDINATES = {
     (16, 16, 8): (lambda i: ROW + 8 * (i >= 2), lambda i: 2 * TURN + i % 2),
     (16, 16, 16): (
         lambda i: ROW + 8 * (i in (2, 3, 6, 7)), lambda i: 2 * TURN + i % 2 + 8 * (i >= 4)
@@ -155,7 +155,7 @@ B_ROWS = {
 
 def fragment_a(a):
     """Return the elements of A of each lane, (32, elements)."""
-    row, column = A_PLACES[(8 * a.itemsize, *a.shape)]
+    row, column = A_COORDINATES[(8 * a.itemsize, *a.shape)]
     return np.stack([a[row(i), column(i)] for i in range(a.size // 32)], -1)
 
 
@@ -164,7 +164,7 @@ def fragment_b(b):
     return np.stack([b[row(i), ROW] for i in range(b.size // 32)], -1)
 
 
-def places_of_sums(m, n):
+def acc_coordinates(m, n):
     """Return rows and columns of D's elements of each lane, (32, elements), of 8 or 16 rows."""
     i = np.arange(m * n // 32)
     each = m // 4  # elements of a lane in eight columns
@@ -203,14 +203,14 @@ def newer(text):
 
 
 def mma_probe(m, k, kinds, *, values, more=""):
-    """Return the probe of one mma.sync; `kinds` are the types of A, B and the sums."""
-    a_kind, b_kind, sums = kinds
-    opcode = f"mma.sync.aligned.m{m}n8k{k}.row.col{more}.{sums}.{a_kind}.{b_kind}.{sums}"
+    """Return the probe of one mma.sync; `kinds` are the types of A, B and the accumulators."""
+    a_kind, b_kind, acc = kinds
+    opcode = f"mma.sync.aligned.m{m}n8k{k}.row.col{more}.{acc}.{a_kind}.{b_kind}.{acc}"
     name = f"{opcode} {values}"
     a, b, c = operands(name, m, 8, k, kinds, values)
-    where = places_of_sums(m, 8)
+    where = acc_coordinates(m, 8)
     arrays = words(fragment_a(a)), words(fragment_b(b)), words(c[where])
-    bits = 64 if sums == "f64" else 32
+    bits = 64 if acc == "f64" else 32
     counts = [x.shape[1] for x in arrays]
     body = "mov.u32 %r1, %tid.x;\n" + "".join(
         load(x, count, bits, f"%d1{n}")
@@ -220,7 +220,7 @@ def mma_probe(m, k, kinds, *, values, more=""):
     body += f"{opcode} {used};\n{store('c', counts[2], bits, '%d13')}"
     return MatrixProbe(
         name, newer(kernel(body, ("u64",) * 4)), arrays, where[0].shape, where, a, b, c, a_kind,
-        sums, values == "exact", 32, saturate=more == ".satfinite",
+        acc, values == "exact", 32, saturate=more == ".satfinite",
     )  # fmt: skip
 
 
@@ -238,8 +238,8 @@ def mma_probes():
             yield mma_probe(16, k, ("tf32", "tf32", "f32"), values=values)
         for m, k in ((8, 4), (16, 4), (16, 8), (16, 16)):
             yield mma_probe(m, k, ("f64",) * 3, values=values)
-        for (a, b), k, sums in itertools.product(_FLOAT8, (16, 32), ("f32", "f16")):
-            yield mma_probe(16, k, (a, b, sums), values=values)
+        for (a, b), k, acc in itertools.product(_FLOAT8, (16, 32), ("f32", "f16")):
+            yield mma_probe(16, k, (a, b, acc), values=values)
     for (a, b), (m, k) in itertools.product(_INT8, ((8, 16), (16, 16), (16, 32))):
         yield mma_probe(m, k, (a, b, "s32"), values="exact")
         yield mma_probe(m, k, (a, b, "s32"), values="exact", more=".satfinite")
@@ -257,26 +257,26 @@ def placed(matrix, swizzle, k_major):
         Of `k_major`: a line for each row, of 32 bytes; else a line for each K.
     """
     line, byte = np.divmod(np.arange(matrix.nbytes), matrix.nbytes // len(matrix))
-    if not swizzle:  # 8 lines of 16 bytes are 128 in a row; then what is beside, then below
+    if not swizzle:  # 8 lines of 16 bytes are 128 in a row; then what is to the right, then below
         across = matrix.nbytes // len(matrix) // 16
-        place = line // 8 * 128 * across + byte // 16 * 128 + line % 8 * 16 + byte % 16
+        offset = line // 8 * 128 * across + byte // 16 * 128 + line % 8 * 16 + byte % 16
         strides = (128, 128 * across) if k_major else (128 * across, 128)
-        return place, *strides
+        return offset, *strides
     lines = 8 * swizzle  # 8 lines, as wide as the swizzle
     if k_major:
-        place, strides = line * swizzle + byte, (16, lines)
+        offset, strides = line * swizzle + byte, (16, lines)
     else:
-        place = byte // swizzle * 2 * lines + line * swizzle + byte % swizzle
+        offset = byte // swizzle * 2 * lines + line * swizzle + byte % swizzle
         strides = (2 * lines, lines)
-    return place ^ (place >> 7 & swizzle // 16 - 1) << 4, *strides
+    return offset ^ (offset >> 7 & swizzle // 16 - 1) << 4, *strides
 
 
 def image(matrix, swizzle, k_major):
     """Return a matrix as it lies in shared memory, and its descriptor but for the start."""
     matrix = np.ascontiguousarray(matrix)
-    place, leading, stride = placed(matrix, swizzle, k_major)
-    found = np.zeros(-(-(int(place.max()) + 1) // 1024) * 1024, np.uint8)
-    found[place] = matrix.view(np.uint8).reshape(-1)
+    offset, leading, stride = placed(matrix, swizzle, k_major)
+    found = np.zeros(-(-(int(offset.max()) + 1) // 1024) * 1024, np.uint8)
+    found[offset] = matrix.view(np.uint8).reshape(-1)
     mode = {0: 0, 128: 1, 64: 2, 32: 3}[swizzle]
     return found, leading >> 4 << 16 | stride >> 4 << 32 | mode << 62
 
@@ -307,16 +307,16 @@ def wgmma_probe(n, kinds, *, values, swizzle=128, majors="kk", in_registers=Fals
     in_registers
         A comes from there.
     """
-    a_kind, b_kind, sums = kinds
+    a_kind, b_kind, acc = kinds
     k = 32 // np.dtype(TYPES[a_kind]).itemsize
-    opcode = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}{more}.{sums}.{a_kind}.{b_kind}"
+    opcode = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}{more}.{acc}.{a_kind}.{b_kind}"
     form = f"{'registers' if in_registers else 'shared'} {majors} swizzle {swizzle} {signs}"
     name = f"{opcode} {form} {values}"
     a, b, c = operands(name, 64, n, k, kinds, values)
     left, a_word = image(a if majors[0] == "k" else a.T, swizzle, majors[0] == "k")
     right, b_word = image(b.T if majors[1] == "k" else b, swizzle, majors[1] == "k")
     both = np.concatenate([left, right])
-    rows, columns = places_of_sums(16, n)
+    rows, columns = acc_coordinates(16, n)
     where = np.concatenate([rows + 16 * w for w in range(4)]), np.concatenate([columns] * 4)
     start = words(c[where])
     arrays = [both.view(np.uint32), start]
@@ -328,7 +328,7 @@ def wgmma_probe(n, kinds, *, values, swizzle=128, majors="kk", in_registers=Fals
         arrays.append(np.concatenate([words(fragment_a(a[16 * w :][:16])) for w in range(4)]))
         body += load("a", 4, 32, "%d12")
         a_text = registers("a", 4)
-    flags = [] if sums == "s32" else list(signs)
+    flags = [] if acc == "s32" else list(signs)
     if k == 16:
         flags += [int(x == "m") for x in (majors[1:] if in_registers else majors)]
     flags_text = "".join(f", {x}" for x in flags)
@@ -346,7 +346,7 @@ def wgmma_probe(n, kinds, *, values, swizzle=128, majors="kk", in_registers=Fals
     factor = np.array(signs[0] * signs[1], TYPES[a_kind])
     return MatrixProbe(
         name, text, tuple(arrays), where[0].shape, where, a * factor if factor != 1 else a, b, c,
-        a_kind, sums, values == "exact", 128, len(both), more == ".satfinite",
+        a_kind, acc, values == "exact", 128, len(both), more == ".satfinite",
     )  # fmt: skip
 
 
@@ -357,7 +357,7 @@ def _signed(word):
 def wgmma_probes():
     half = ("f16", "f16", "f32")
     kinds = [half, ("f16", "f16", "f16"), ("bf16", "bf16", "f32"), ("tf32", "tf32", "f32")]
-    kinds += [(a, b, sums) for (a, b), sums in itertools.product(_FLOAT8, ("f32", "f16"))]
+    kinds += [(a, b, acc) for (a, b), acc in itertools.product(_FLOAT8, ("f32", "f16"))]
     for found, values, inside in itertools.product(kinds, _VALUES, (False, True)):
         yield wgmma_probe(8, found, values=values, in_registers=inside)
     for (a, b), inside, more in itertools.product(_INT8, (False, True), ("", ".satfinite")):

@@ -342,7 +342,7 @@ ATOMS = (
 
 
 def _atomics():
-    """Yield updates of four places by 32 threads, whose results do not depend on their order."""
+    """Yield updates of four elements by 32 threads, whose results do not depend on their order."""
     for form in ATOMS.split():
         for space in ("global", "shared"):
             kind = form.split(".")[-1]
@@ -369,6 +369,7 @@ def _atomics():
             )
             if form.startswith(("inc", "dec")):  # the same for all threads, for any order
                 values[:] = 9
+            # Of this name the device drew its array.
             arrays = values, random_array("places" + form, count, base)
             yield MemoryProbe(f"red.{space}.{form}", dynamic(body, 2), arrays, smem=2048)
 

@@ -1,8 +1,8 @@
 """A small kernel for each form of an instruction, to hold the emulator against a real GPU.
 
 `python tests/emulator/probes.py` where there is a Hopper GPU runs them and writes the results to
-`probe_results.json`, which CI replays; see test_emulator_probes.py. Kept are digests, and the sums
-themselves where the tensor cores round them in their own way. A probe that does not compile or run
+`probe_results.json`, which CI replays; see test_emulator_probes.py. Kept are digests, and results
+themselves where the tensor cores round in their own way. A probe that does not compile or run
 there is named in the file and does not stop the others, which go on in another process if need be.
 """
 
@@ -210,19 +210,19 @@ def _launched(ptx, arrays, out, ctas, threads, smem):
 
 def matrix_emulated(found):
     """Run a probe of a tensor core's instruction in the emulator; return D."""
-    out = np.zeros(found.out_shape, TYPES[found.sums])
+    out = np.zeros(found.out_shape, TYPES[found.acc])
     run(found.text, (*found.arrays, out), threads=found.threads, smem=found.smem)
     return found.matrix(out)
 
 
 def matrix_on_device(found):
     """Run it on the current CUDA device."""
-    out = np.zeros(found.out_shape, TYPES[found.sums])
+    out = np.zeros(found.out_shape, TYPES[found.acc])
     return found.matrix(_launched(found.text, found.arrays, out, 1, found.threads, found.smem))
 
 
 def matrix_digest(d):
-    """Return what is kept of exact sums."""
+    """Return what is kept of exact results."""
     return memory_digest(d.tobytes())
 
 
@@ -232,14 +232,14 @@ def memory_digest(raw):
 
 
 def packed(d):
-    """Return what is kept of sums that are rounded in the hardware's own way."""
+    """Return what is kept of results that are rounded in the hardware's own way."""
     return base64.b64encode(zlib.compress(d.tobytes(), 9)).decode()
 
 
 def unpacked(text, found):
     """Return them as they were: the inverse of `packed`."""
     raw = zlib.decompress(base64.b64decode(text))
-    return np.frombuffer(raw, TYPES[found.sums]).reshape(found.c.shape)
+    return np.frombuffer(raw, TYPES[found.acc]).reshape(found.c.shape)
 
 
 # -- on a device -----------------------------------------------------------------------------------

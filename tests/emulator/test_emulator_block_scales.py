@@ -63,7 +63,7 @@ def test_products_at_awkward_sizes(sizes, orders, layout, out, unit, d_start, nv
     with device(**GPU, seed=sizes[0], lockstep=unit == 1) as gpu:
         multiply(given)
     given.check()
-    kernels = [asked.kernel.rsplit("_", 1)[0] for asked, _ in gpu.launches]
+    kernels = [launch.kernel.rsplit("_", 1)[0] for launch, _ in gpu.launches]
     assert kernels.count("scale_tiles") == orders.count("plain")
     # float4 is multiplied K-major only.
     assert ("repack" in kernels) == (unit == 1 or (nvfp4 and layout != "nt"))
@@ -101,7 +101,7 @@ def test_every_way_of_sharing(sizes, wanted, nvfp4):
     draw_from = random.Random(seed)
     orders = draw_from.choices(["plain", "blocked"], k=2)
     if wanted.get("swap_ab"):
-        orders = ["plain", "blocked"]  # they change places
+        orders = ["plain", "blocked"]  # they are swapped
     layout = draw_from.choice(["nn", "nt", "tn", "tt"])
     given = product(seed, sizes, orders=orders, layout=layout, exact=True, nvfp4=nvfp4,
                     out=draw_from.choice(output_dtypes(KIND)).value)  # fmt: skip

@@ -8,8 +8,8 @@ from emulated import kernel, line_of, run
 
 from unigemm.emulator import KernelFault, PtxError
 
-# One warp a CTA. Each CTA counts the place it works for in the array; the first CTA of a cluster
-# asks for more work, for all of them.
+# One warp a CTA. Each CTA counts its work in the element of its coordinates; the first CTA of a
+# cluster requests more work, for all of them.
 ASK = (
     "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
     ".multicast::cluster::all.b128 [%r10+16], [%r10];"
@@ -66,12 +66,12 @@ def go(text, ctas=(6, 5), **options):
 @pytest.mark.parametrize("cluster", [1, 2, 3])
 def test_each_cluster_is_done_once(cluster):
     """Whether it was launched or cancelled; both happen."""
-    asked = set()
+    requests = set()
     for seed in range(8):
         out, report = go(text_of(), cluster=(cluster, 1, 1), seed=seed, lockstep=seed % 2 == 0)
         assert out.tolist() == [1] * 30
-        asked.add(report.instructions["clusterlaunchcontrol.query_cancel.is_canceled.pred.b128"])
-    assert min(asked) >= 30, "each CTA asks behind each piece of work"
+        requests.add(report.instructions["clusterlaunchcontrol.query_cancel.is_canceled.pred.b128"])
+    assert min(requests) >= 30, "each CTA requests more behind each piece of work"
 
 
 def test_some_clusters_are_cancelled():

@@ -153,7 +153,7 @@ def test_copies_change_no_bit_and_neither_does_the_order_of_warps():
     assert len(set(results)) == 1
 
 
-def test_the_workspace_holds_the_copies_and_then_the_sums():
+def test_the_workspace_holds_the_copies_and_then_the_partial_sums():
     case = random_case("nt", (131, 70, 77), 1, 1, 0)
     with device("sm_90a"):
         for config in (PLAIN, PARTS, TAIL, STREAM):
@@ -165,5 +165,5 @@ def test_the_workspace_holds_the_copies_and_then_the_sums():
             )
             assert repacked_bytes(plan.problem, plan.extents, config) == copies
             bare = replace(config, repacked=False)
-            sums = scratch_bytes(plan.problem, plan.extents, bare, plan.target)
-            assert plan.workspace_bytes == copies + sums
+            partials = scratch_bytes(plan.problem, plan.extents, bare, plan.target)
+            assert plan.workspace_bytes == copies + partials

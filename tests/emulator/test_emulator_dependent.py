@@ -152,7 +152,7 @@ def test_transfers_that_begin_before_the_wait_are_found(name):
 @pytest.mark.compile
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 def test_every_launch_of_a_product_is_known_to_be_dependent():
-    """From sm_90 on: what the host function asks for reaches the emulator's check."""
+    """From sm_90 on: what the host function requests reaches the emulator's check."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     x = np.ones((32, 1024), np.float32)
     for arch, dependent in (("sm_80", False), ("sm_90a", True)):
@@ -162,4 +162,4 @@ def test_every_launch_of_a_product_is_known_to_be_dependent():
             bytes_needed = 2 * 32 * 32 * 4
             unigemm.matmul(x, x.T, plan=replace(plan, config=config, workspace_bytes=bytes_needed))
         assert len(gpu.launches) == 2
-        assert {asked.dependent for asked, _ in gpu.launches} == {dependent}
+        assert {launch.dependent for launch, _ in gpu.launches} == {dependent}

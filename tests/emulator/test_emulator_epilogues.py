@@ -73,7 +73,7 @@ def test_drawn_cases_are_planned_as_they_are_computed(backend, monkeypatch):
 
 
 #: A backend, a problem, and in how many of its ways it is computed by default. Gates in halves and
-#: totals are in `test_emulator_crossings`.
+#: row reductions are in `test_emulator_crossings`.
 CASES = [
     ("cute_wgmma", WithEpilogue((72, 112, 192), DType.BFLOAT16, "nt", "all"), 2),
     ("cute_wgmma", WithEpilogue((24, 136, 640), DType.BFLOAT16, "nt", "bias, gelu_tanh"), 1),
@@ -91,8 +91,8 @@ def test_every_way_of_computing_a_product_carries_out_its_epilogue(backend, case
         check_planned(case, plan, NUMPY, device(target=plan.target))
 
 
-#: Where tiles have many sums a thread, in one block of rows or in two, an epilogue finishes a few
-#: columns at a time: from registers, or box by box.
+#: Where tiles have many accumulators a thread, in one block of rows or in two, an epilogue takes a
+#: few columns at a time: from registers, or box by box.
 WIDE = [
     (Crossed((70, 200, 160), DType.INT8, "nt", "rows"), (128, 256, 128), "direct"),
     (Crossed((70, 200, 160), DType.INT8, "nt", "columns"), (256, 128, 128), "direct"),
@@ -106,7 +106,7 @@ WIDE = [
 @pytest.mark.parametrize(
     ("case", "tile", "store"), WIDE if ALL else WIDE[::2], ids=lambda x: getattr(x, "name", x)
 )
-def test_a_wide_tile_is_finished_a_few_columns_at_a_time(case, tile, store):
+def test_a_wide_tile_has_its_epilogue_a_few_columns_at_a_time(case, tile, store):
     plan = plan_of(case, "cute_wgmma", TARGETS["cute_wgmma"])
     config = replace(
         plan.config, tile=tile, cluster=(1, 1), stages=2, warps=(8, 1), split_k=1, cluster_k=1,
@@ -166,24 +166,24 @@ def test_float8_is_read_and_the_nearest_number_is_stored(backend, name):
     rng = np.random.default_rng(1)
     a, b = (rng.normal(0, 9, (40, 40)).astype(bfloat16) for _ in range(2))
     a[0, 0], a[1, 0], c = np.nan, np.inf, rng.normal(0, 9, (40, 40)).astype(float8)
-    asked = {"c": c, "beta": 8.0, "dtype": float8, "scale_d": 2.0}
-    wanted = unigemm.matmul(a, b, backend="numpy", **asked)
+    options = {"c": c, "beta": 8.0, "dtype": float8, "scale_d": 2.0}
+    wanted = unigemm.matmul(a, b, backend="numpy", **options)
     with device(target=TARGETS[backend]):
-        got = unigemm.matmul(a, b, backend=backend, **asked)
+        got = unigemm.matmul(a, b, backend=backend, **options)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
     there = ~np.isnan(wanted)
     np.testing.assert_array_equal(got[there].view(np.uint8), wanted[there].view(np.uint8))
 
 
 @pytest.mark.parametrize(("dtype", "columns"), [("bfloat16", 48), ("float32", 45), ("int32", 48)])
-def test_sums_of_int8_are_finished_whichever_way_they_are_stored(dtype, columns):
+def test_products_of_int8_have_their_epilogue_whichever_way_they_are_stored(dtype, columns):
     """By TMA, row by row, and from registers: they are no longer integers behind an epilogue."""
     rng = np.random.default_rng(4)
     a, b = (rng.integers(-9, 9, shape).astype(np.int8) for shape in ((72, 64), (columns, 64)))
-    asked = {"alpha": 0.5, "bias": rng.normal(0, 9, columns).astype(np.float32), "dtype": dtype}
-    wanted = unigemm.matmul(a, b.T, backend="numpy", **asked)
+    options = {"alpha": 0.5, "bias": rng.normal(0, 9, columns).astype(np.float32), "dtype": dtype}
+    wanted = unigemm.matmul(a, b.T, backend="numpy", **options)
     with device(target=TARGETS["cute_wgmma"]):
-        got = unigemm.matmul(a, b.T, backend="cute_wgmma", **asked)
+        got = unigemm.matmul(a, b.T, backend="cute_wgmma", **options)
     np.testing.assert_array_equal(got, wanted)
 
 
@@ -193,14 +193,14 @@ def test_rows_with_an_epilogue_are_the_same_however_many_there_are():
     bfloat16 = numpy_dtype(DType.BFLOAT16)
     a, b = (rng.normal(0, 1, shape).astype(bfloat16) for shape in ((72, 64), (64, 48)))
     c = rng.normal(0, 1, (72, 48)).astype(bfloat16)
-    asked = {"bias": b[0], "activation": "gelu_tanh", "batch_invariant": True}
-    asked["backend"] = "cute_wgmma"
-    sums = [np.full((m, 1), np.nan, np.float32) for m in (72, 40)]
+    options = {"bias": b[0], "activation": "gelu_tanh", "batch_invariant": True}
+    options["backend"] = "cute_wgmma"
+    grads = [np.full((m, 1), np.nan, np.float32) for m in (72, 40)]
     with device(target=TARGETS["cute_wgmma"]):
-        whole = unigemm.matmul(a, b, c=c, bias_grad_out=sums[0], **asked)
-        some = unigemm.matmul(a[:40], b, c=c[:40], bias_grad_out=sums[1], **asked)
+        whole = unigemm.matmul(a, b, c=c, bias_grad_out=grads[0], **options)
+        some = unigemm.matmul(a[:40], b, c=c[:40], bias_grad_out=grads[1], **options)
     np.testing.assert_array_equal(whole[:40].view(np.uint16), some.view(np.uint16))
-    np.testing.assert_array_equal(sums[0][:40], sums[1])
+    np.testing.assert_array_equal(grads[0][:40], grads[1])
 
 
 def test_bias_gradients_are_sums_over_whichever_dimensions_they_lack():

@@ -1,4 +1,4 @@
-"""Scales of 128 elements of K in cute_wgmma, in the emulator beside float64."""
+"""Scales of 128 elements of K in cute_wgmma, in the emulator, against float64."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unigemm.backends.cute_wgmma.geometry import geometry
 from unigemm.planning.config import Config
 
 COOP = "cooperative"
-#: Hopper's tensor cores keep 14 bits in their sums (docs/guide/precision.md).
+#: Hopper's tensor cores keep 14 bits in their accumulators (docs/guide/precision.md).
 NEAR = {"float32": 2.0**-11, "bfloat16": 2.0**-7}
 
 

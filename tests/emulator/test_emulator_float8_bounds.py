@@ -1,4 +1,4 @@
-"""How far sums of float8 products are off on Hopper: the bounds of docs/guide/precision.md."""
+"""How far float8 products are off on Hopper: the bounds of docs/guide/precision.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import unigemm
 from unigemm import emulator
 from unigemm.problem.dtypes import DType, numpy_dtype
 
-WINDOW = 128  # K after which sums move to float32
+WINDOW = 128  # K after which accumulators move to float32
 #: 32 products and the sum before them, and their total, cut at 2**-13 of the largest, four times.
 OF_WINDOW = 34 * 4 * 2.0**-13
 

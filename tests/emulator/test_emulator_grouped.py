@@ -236,7 +236,7 @@ EPILOGUES = {
 @pytest.mark.parametrize("name", EPILOGUES)
 @pytest.mark.sample(8)
 def test_epilogues_of_groups_are_those_of_numpy(name, form, backend):
-    """Rows of no group are zeros in D and in what is stored beside it, and count nowhere."""
+    """Rows of no group are zeros in D and in auxiliary arrays, and count nowhere."""
     sizes = Sizes((70, 0, 1, 67), rest=9, other=72, inner=40)
     a, b = operands(form, sizes, ml_dtypes.bfloat16, seed=5)
     rng, shape = np.random.default_rng(6), shapes(form, sizes)[2]
@@ -253,16 +253,16 @@ def test_epilogues_of_groups_are_those_of_numpy(name, form, backend):
     def computed(**more):
         given = {x: drawn[x].astype(np.float32) for x in EPILOGUES[name].values() if x in drawn}
         out = given.setdefault("out", np.full(where, np.nan, np.float32))
-        asked = {key: given.get(x, x) for key, x in EPILOGUES[name].items()}
+        options = {key: given.get(x, x) for key, x in EPILOGUES[name].items()}
         ends_are = {"rows": found} if form == "rows" else {}
-        places = () if ends_are else (found,)
+        offsets = () if ends_are else (found,)
         if "backend" in more:
             named = ends_are or {"offsets": found}
-            plan = unigemm.plan(a, b, out, **named, **asked, **more)
+            plan = unigemm.plan(a, b, out, **named, **options, **more)
             more = {"plan": of_another_kind(plan, f"{name} {form}")}
-        unigemm.grouped_matmul(a, b, *places, out=out, **ends_are, **asked, **more)
-        beside = ("written", "largest", "sums of groups", "sums of all")
-        return [out, *(given[x] for x in beside if x in given)]
+        unigemm.grouped_matmul(a, b, *offsets, out=out, **ends_are, **options, **more)
+        auxiliary = ("written", "largest", "sums of groups", "sums of all")
+        return [out, *(given[x] for x in auxiliary if x in given)]
 
     found = ends(form, sizes).astype(np.int32)
     wanted = computed()

@@ -45,12 +45,12 @@ def test_a_bias_of_each_group_is_added_and_nothing_behind_them(
         out = np.empty((*shape[:-2], shape[-1], shape[-2]), "f4").swapaxes(-1, -2)
     kept = np.full(shape, 7.0) if rest == "untouched" else None
 
-    def finish(sums, g, at):
-        return np.maximum(sums + rows[g], 0)
+    def epilogue(acc, g, at):
+        return np.maximum(acc + rows[g], 0)
 
     out[...] = 7
     multiply(form, a, b, found, out, bias=rows, activation="relu", rest=rest)
-    np.testing.assert_array_equal(out, reference(form, a, b, found, finish, kept))
+    np.testing.assert_array_equal(out, reference(form, a, b, found, epilogue, kept))
 
 
 @pytest.mark.parametrize("form", ["m", "k"])
@@ -71,7 +71,7 @@ def test_float8_has_a_scale_for_each_group(form):
     a, b = operands(form, UNEVEN, numpy_dtype(DType.FLOAT8_E4M3FN))
     scales = np.array([0.5, 8, 2, 4], "f4")
     offsets = ends(form, UNEVEN).astype(np.int32)
-    expected = reference(form, a, b, offsets, lambda sums, g, at: sums * 2 * scales[g])
+    expected = reference(form, a, b, offsets, lambda acc, g, at: acc * 2 * scales[g])
     with emulator.device("sm_90a"):
         for scale_a, scale_b in ((scales, np.full(1, 2, "f4")), (2.0, scales)):
             found = multiply(form, a, b, offsets, scale_a=scale_a, scale_b=scale_b)
@@ -83,11 +83,11 @@ def test_sums_of_results_are_of_each_group_or_of_all(device, shape):
     a, b = operands("m", UNEVEN, np.float32)
     total, sums = np.full(shape, np.nan, "f4"), np.zeros((4, 6))
 
-    def finish(part, g, at):
+    def epilogue(part, g, at):
         sums[g] = 2 * part.sum(0)
         return 2 * part
 
-    expected = reference("m", a, b, UNEVEN.offsets, finish)
+    expected = reference("m", a, b, UNEVEN.offsets, epilogue)
     offsets = UNEVEN.offsets.astype(np.int32)
     found = unigemm.grouped_matmul(a, b, offsets, bias_grad_out=total, alpha=2.0)
     np.testing.assert_array_equal(found, expected)
@@ -101,7 +101,7 @@ def test_k_of_nothing_is_a_sum_of_zeros_on_a_device_too(device, rest):
     out, bias = np.full((5, 5), 7, "f4"), np.arange(10, dtype="f4").reshape(2, 5)
     kept = out.copy() if rest == "untouched" else None
     multiply("m", a, b, s.offsets, out, rest=rest, bias=bias)
-    expected = reference("m", a, b, s.offsets, lambda sums, g, at: sums + bias[g], kept)
+    expected = reference("m", a, b, s.offsets, lambda acc, g, at: acc + bias[g], kept)
     np.testing.assert_array_equal(out, expected)
 
 

@@ -325,8 +325,8 @@ def loading():
 def test_a_tensor_that_reaches_out_of_its_memory():
     arrays, text = loading()
     memory = Memory()
-    place = memory.add(arrays[0][:40])
-    raw = tensor_map(arrays[0], place, (64, 16), 128)  # of 50 rows
+    address = memory.add(arrays[0][:40])
+    raw = tensor_map(arrays[0], address, (64, 16), 128)  # of 50 rows
     shifted = text.replace("mov.b32 %r22, 0;", "mov.b32 %r22, 30;")
     params = [raw, bytes(128), memory.add(arrays[1])]
     with pytest.raises(KernelFault, match="not registered") as error:
@@ -334,12 +334,12 @@ def test_a_tensor_that_reaches_out_of_its_memory():
     assert error.value.site.line == line_of(text, "cp.async.bulk.tensor")
 
 
-@pytest.mark.parametrize(("place", "reason"), [
+@pytest.mark.parametrize(("target", "reason"), [
     ("[%r11+64]", "cannot go to shared address"), ("[%r11+6144]", "cannot go to shared address"),
 ])  # fmt: skip
-def test_a_box_that_does_not_fit_its_place(place, reason):
+def test_a_box_that_does_not_fit_its_target(target, reason):
     arrays, text = loading()
-    text = text.replace(LOAD, LOAD.replace("[%r11]", place))
+    text = text.replace(LOAD, LOAD.replace("[%r11]", target))
     assert reason in fault_of(text, arrays, BOX, at="cp.async.bulk.tensor", smem=8192)
 
 
@@ -590,7 +590,7 @@ def test_wgmma_that_a_warp_of_the_warpgroup_does_not_run():
 
 
 def test_what_lies_behind_the_rows_of_a_small_tile_becomes_nan():
-    """A has 8 rows in shared memory; the other 56 were never written, and their sums are NaN."""
+    """A has 8 rows in shared memory; the other 56 were never written, their accumulators NaN."""
     arrays = product_arrays()
     text = product(PRODUCT.replace("[%r10], 9216", "[%r10], 2048").replace(
         "[%r11], [%d1", "[%r11], [%d1"
@@ -602,11 +602,11 @@ def test_what_lies_behind_the_rows_of_a_small_tile_becomes_nan():
     assert np.isnan(out[:32, 2:]).all()
     assert np.isnan(out[32:]).all()
     # Such rows may change while the product runs; the first eight may not.
-    late = "commit_group.sync.aligned;\n mov.b32 %r30, 0;\n st.shared.b32 [%r11+PLACE], %r30;"
+    late = "commit_group.sync.aligned;\n mov.b32 %r30, 0;\n st.shared.b32 [%r11+OFFSET], %r30;"
     after = text.replace("commit_group.sync.aligned;", late)
-    go(after.replace("PLACE", "1024"), product_arrays(), small, threads=128, smem=81920)
+    go(after.replace("OFFSET", "1024"), product_arrays(), small, threads=128, smem=81920)
     with pytest.raises(KernelFault, match="was overwritten while wgmma"):
-        go(after.replace("PLACE", "1020"), product_arrays(), small, threads=128, smem=81920)
+        go(after.replace("OFFSET", "1020"), product_arrays(), small, threads=128, smem=81920)
     none = text.replace("[%r11], [%d1", "[%r11+8192], [%d1")
     with pytest.raises(KernelFault, match="nothing wrote"):
         go(none, product_arrays(), small, threads=128, smem=81920)

@@ -221,7 +221,7 @@ STRANGE = ("", "%r1", "%d1", "%p1", "0", "-1", "4294967295", "[", "]", "{", "}",
 
 def texts():
     """Return texts that run, with what they are launched with."""
-    sums = np.zeros(64, np.float32)
+    numbers = np.zeros(64, np.float32)
     plain = kernel(
         """mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 4; add.s64 %d3, %d10, %d2;
         ld.global.f32 %r2, [%d3]; fma.rn.f32 %r3, %r2, 0f40000000, %r2; mov.u32 %r4, area;
@@ -232,7 +232,7 @@ def texts():
         $end: st.global.f32 [%d3], %r3;""",
         top=SHARED,
     )
-    yield lambda text: run(text, (sums.copy(),), smem=4096), plain
+    yield lambda text: run(text, (numbers.copy(),), smem=4096), plain
     arrays, text = loading()
     yield lambda text: go(text, arrays, BOX), text
     yield lambda text: go(text, product_arrays(), MAPS, threads=128, smem=16384), product()

@@ -96,9 +96,9 @@ def test_products_in_a_row_are_those_of_one_after_the_other(active, wide, lockst
     kind, file, size = ("f32x2", "%d2", 8) if wide else ("f32", "%r1", 4)
     values = rng.standard_normal((count, 96, 1 + wide)).astype(np.float32)
     steps = [[draw.randrange(count) for _ in range(4)] for _ in range(40)]
-    places = [(f"{file}{i}", f"[%d1+{96 * size * i}]") for i in range(count)]
-    loads = "".join(f"ld.global.b{8 * size} {a}, {b};\n" for a, b in places)
-    stores = "".join(f"st.global.b{8 * size} {b}, {a};\n" for a, b in places)
+    registers = [(f"{file}{i}", f"[%d1+{96 * size * i}]") for i in range(count)]
+    loads = "".join(f"ld.global.b{8 * size} {a}, {b};\n" for a, b in registers)
+    stores = "".join(f"st.global.b{8 * size} {b}, {a};\n" for a, b in registers)
     products = "".join(f"fma.rn.{kind} {', '.join(f'{file}{i}' for i in x)};\n" for x in steps)
     body = f"""
         mov.u32 %r40, %tid.x; mov.u32 %r41, %laneid; mad.wide.u32 %d1, %r40, {size}, %d10;

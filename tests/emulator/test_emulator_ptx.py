@@ -391,7 +391,7 @@ def test_lanes_that_leave_early_leave_the_others_alone():
     assert out.tolist() == [1] * 20 + [2] * 21 + [0] * 23
 
 
-def test_threads_know_their_places():
+def test_threads_know_their_coordinates():
     body = """
         mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %ntid.x;
         mad.lo.s32 %r4, %r2, %r3, %r1;
@@ -494,7 +494,7 @@ def test_atomic_operations_lose_no_update():
 )  # fmt: skip
 @pytest.mark.parametrize("returns", [False, True])
 def test_atomic_operations_on_floats(opcode, dtype, returns):
-    """Each of 64 threads adds its own numbers to one of four places: small whole ones, exactly."""
+    """Each of 64 threads adds its own numbers to one of four elements: small and whole."""
     kind = opcode.split(".")[-1]
     count = 2 if kind.endswith("x2") else 1
     width = np.dtype(dtype).itemsize * count

@@ -152,7 +152,7 @@ def test_what_a_product_in_words_needs_beside_its_kernel_is_named():
         ({"more": 1}, "'more'"),
     ],
 )
-def test_what_is_no_kernel_that_rounds_is_refused_by_its_place(change, said):
+def test_what_is_no_kernel_that_rounds_is_refused_by_its_index(change, said):
     words = {"m": 40, "n": 16, "k": 32, "dtype": "float16", "quantize_out": "row"}
     sound = plans_for([words], "h100", None)[1].to_dict()
     with pytest.raises(unigemm.UnsupportedProblem, match=r"specs\[0\]: .*" + said):

@@ -1,4 +1,4 @@
-"""`quantize_out` in cute_wgmma, in the emulator: the bits of the rule, of the kernel's own sums."""
+"""`quantize_out` in cute_wgmma, in the emulator: the bits of the rule, of its own product."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ KINDS = ("float8_e4m3fn", "bfloat16", "int8")
 
 
 def draw(shape, dtype, seed):
-    """Return whole numbers, whose sums are exact in whatever order."""
+    """Return whole numbers, whose products are exact in whatever order."""
     values = np.random.default_rng(seed).integers(-3, 4, shape)
     return values.astype(np.float32).astype(numpy_dtype(DType(dtype)))
 
 
 def check(a, b, block, dtype, plan=None, out=None, **more):
-    """Hold a result to what the sums of the same kernels are, in float32, by the rule."""
+    """Hold a result to what the product of the same kernels is, in float32, by the rule."""
     options = {**more, "backend": "cute_wgmma"}
-    sums = unigemm.matmul(a, b, **options, alpha=1.0, dtype="float32")
+    product = unigemm.matmul(a, b, **options, alpha=1.0, dtype="float32")
     got = unigemm.matmul(a, b, out, **more, quantize_out=block, dtype=dtype, plan=plan)
     if block == "row" and dtype != "int8":
-        sums = sums.astype(numpy_dtype(DType.BFLOAT16))
-    q, scales = quantized(sums, DType(dtype), "row" if block == "row" else "1x128")
+        product = product.astype(numpy_dtype(DType.BFLOAT16))
+    q, scales = quantized(product, DType(dtype), "row" if block == "row" else "1x128")
     assert_same((got[0].view(np.uint8), got[1]), (q.view(np.uint8), scales))
 
 
@@ -96,8 +96,8 @@ def test_results_of_groups_are_quantised_too(what, block):
     a, b = draw(of_a, "bfloat16", 12), draw(of_b, "bfloat16", 13)
     ends = {name: np.array(x, np.int32) for name, x in ends.items()}
     offsets = ends.pop("offsets", None)
-    sums = unigemm.grouped_matmul(a, b, offsets, **ends, alpha=1.0, dtype="float32")
-    rows = sums.astype(numpy_dtype(DType.BFLOAT16)) if block == "row" else sums
+    product = unigemm.grouped_matmul(a, b, offsets, **ends, alpha=1.0, dtype="float32")
+    rows = product.astype(numpy_dtype(DType.BFLOAT16)) if block == "row" else product
     q, expected = quantized(rows, DType.FLOAT8_E4M3FN, "row" if block == "row" else "1x128")
     out = np.full(q.shape, 1, q.dtype), np.full(expected.shape, np.nan, np.float32)
     with emulator.device("sm_90a"):
@@ -105,7 +105,7 @@ def test_results_of_groups_are_quantised_too(what, block):
             d, scales = unigemm.grouped_matmul(
                 a, b, offsets, into, **ends, quantize_out=block, backend="cute_wgmma"
             )
-            there = sums.any(-1)  # rows of no group have any scale that is finite
+            there = product.any(-1)  # rows of no group have any scale that is finite
             assert_same((d.view(np.uint8), scales[there]), (q.view(np.uint8), expected[there]))
             assert np.isfinite(scales).all()
 

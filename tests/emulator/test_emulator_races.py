@@ -66,7 +66,7 @@ RACES = {
         "st.shared.v4.b32 [%r12], {%r1, %r1, %r1, %r1};", "bar.warp.sync -1;",
         "ld.shared.v4.b32 {%r20, %r21, %r22, %r23}, [%r13];",
     ),
-    "a barrier of lanes in place of one of warps": (
+    "a barrier of lanes instead of one of warps": (
         "st.shared.b32 [%r5], %r1; bar.warp.sync -1;", "bar.sync 0;",
         "ld.shared.b32 %r20, [%r6];",
     ),
@@ -153,7 +153,7 @@ FINE = {
     "the same value by all lanes": "st.shared.b32 [%r4], 5;\nst.shared.b32 [%r4], 5;",
     "halves of a word": "shl.b32 %r20, %r1, 1; add.s32 %r20, %r20, %r4;\n"
     "st.shared.b16 [%r20], %h1;\nst.shared.b16 [%r20], %h2; ld.shared.b16 %h3, [%r20];",
-    "sums in memory": "@%p4 st.shared.b32 [%r4], 0;\nbar.sync 0;\n"
+    "additions in memory": "@%p4 st.shared.b32 [%r4], 0;\nbar.sync 0;\n"
     "red.shared.add.u32 [%r4], 1;\natom.shared.add.u32 %r20, [%r4], 1;",
     "accesses that are volatile": "st.shared.b32 [%r5], 5;\nbar.sync 0;\n"
     "st.volatile.shared.b32 [%r5], %r1;\nld.volatile.shared.b32 %r20, [%r6];",

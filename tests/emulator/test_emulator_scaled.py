@@ -79,8 +79,8 @@ def scale_image(codes):
     """Return 512 bytes for each 128 rows: row i in line i % 32, bytes 4 (i / 32) on."""
     out = np.zeros((len(codes) // 128, 32, 16), np.uint8)
     for i, word in enumerate(codes):
-        place = 4 * (i % 128 // 32)
-        out[i // 128, i % 32, place : place + 4] = word
+        first = 4 * (i % 128 // 32)
+        out[i // 128, i % 32, first : first + 4] = word
     return out.reshape(-1)
 
 
@@ -205,7 +205,9 @@ def test_a_scale_that_is_no_number_spoils_its_row():
 
 @pytest.mark.parametrize(("a", "b"), [("e2m1", "e5m2"), ("e3m2", "e2m3")])
 def test_products_of_narrow_floats_without_scales(a, b):
-    word = scaled_word(128, 32, a, b, "", (0, 1))  # sums of float32 where B's scales would be
+    word = scaled_word(
+        128, 32, a, b, "", (0, 1)
+    )  # accumulators of float32 where B's scales would be
 
     def edit(text):
         text = text.replace(".kind::mxf8f6f4.block_scale", ".kind::f8f6f4")
@@ -222,7 +224,7 @@ COPY = """
     @!%p1 bra issued;
     mov.b64 %d3, WORD; mov.b64 %d4, LATER;
     tcgen05.cp.cta_group::1.128x256b [%r9], %d3;
-    tcgen05.cp.cta_group::1.FORM [%r9+PLACE], %d4; // the copy
+    tcgen05.cp.cta_group::1.FORM [%r9+OFFSET], %d4; // the copy
     COMMIT
     issued:
 """
@@ -237,7 +239,7 @@ TARGETS = {
 }
 
 
-def copies(form, swizzle=0, place=0, edit=None):
+def copies(form, swizzle=0, offset=0, edit=None):
     """Copy a matrix to eight columns, then another in some form over it; return all of them."""
     rows = int(form.split("x")[0])
     wide = 32 if "256b" in form else 16
@@ -256,23 +258,23 @@ def copies(form, swizzle=0, place=0, edit=None):
     out = np.zeros((128, 8), np.uint32)
     body = IMAGES + COPY + WAIT + loads("32x32b.x8", 8)
     text = blackwell(
-        body, SIZE=len(image), WORD=word, LATER=later, FORM=form, PLACE=place, COMMIT=COMMIT[1]
+        body, SIZE=len(image), WORD=word, LATER=later, FORM=form, OFFSET=offset, COMMIT=COMMIT[1]
     )
     launch(edit(text) if edit else text, (image, out))
     wanted = under.view(np.uint32).copy()
     for r in range(rows):
         for lane in TARGETS[form](r):
-            column = place & 0xFFFF
-            wanted[lane + (place >> 16), column : column + wide // 4] = over[r].view(np.uint32)
+            column = offset & 0xFFFF
+            wanted[lane + (offset >> 16), column : column + wide // 4] = over[r].view(np.uint32)
     return out, wanted
 
 
 @pytest.mark.parametrize("form", TARGETS)
 @pytest.mark.parametrize("swizzle", [0, 32, 128])
 def test_copies_of_each_form(form, swizzle):
-    places = [4] if "128b" in form else [5 << 16] if form == "4x256b" else [0]
-    for place in places:
-        found, wanted = copies(form, swizzle, place)
+    offsets = [4] if "128b" in form else [5 << 16] if form == "4x256b" else [0]
+    for offset in offsets:
+        found, wanted = copies(form, swizzle, offset)
         assert found.tolist() == wanted.tolist()
 
 
@@ -294,8 +296,8 @@ def fetch_narrow(number, box, swizzle, at, size, moved, rows=24):
     source, out = aligned((rows, 128), np.uint8), aligned(size, np.uint8)
     source[...] = RNG.integers(0, 256, source.shape)
     memory = Memory()
-    place = memory.add(source)
-    params = [narrow_map(source, place, number, box, swizzle), bytes(128), memory.add(out)]
+    address = memory.add(source)
+    params = [narrow_map(source, address, number, box, swizzle), bytes(128), memory.add(out)]
     text = fetch(*at, size).replace(f"_, [%r10], {size};", f"_, [%r10], {moved};")
     text = text.replace("sm_90a", "sm_100a")
     launch_ptx(text, "k", (1,), (32,), smem=16384, params=params, memory=memory)

@@ -27,10 +27,10 @@ ALIGNED, ODD = (16, 0), (3, 1)
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 
 
-@pytest.mark.parametrize(("layout", "place"), [("nn", ODD), ("tt", ALIGNED)], ids=str)
+@pytest.mark.parametrize(("layout", "alignment"), [("nn", ODD), ("tt", ALIGNED)], ids=str)
 @pytest.mark.parametrize("dtype", EVERYWHERE, ids=str)
-def test_layouts_dtypes_and_offsets_at_awkward_sizes(dtype, layout, place):
-    (pad, shift), number = place, EVERYWHERE.index(dtype)
+def test_layouts_dtypes_and_offsets_at_awkward_sizes(dtype, layout, alignment):
+    (pad, shift), number = alignment, EVERYWHERE.index(dtype)
     seed = (number + pad) % 2  # a type has one of the sizes by each of the layouts
     m, n, k = SIZES[seed]
     case = Case(
@@ -109,7 +109,9 @@ def test_few_rows_of_either_operand_give_the_product(dtype):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_dots_that_only_float64_has_give_the_product(rows):
     """Parts of a K that ends within a warp's load, and columns within a tile, for each shape."""
-    shapes = [x for x in DOT_SHAPES[rows == 3 :: 2] if rows == 1 or x[0] < 8]  # else too many sums
+    shapes = [
+        x for x in DOT_SHAPES[rows == 3 :: 2] if rows == 1 or x[0] < 8
+    ]  # else too many accumulators
     for seed, (each, warps, slices) in enumerate(shapes):
         tile = ({1: 1, 3: 4}[rows], each * warps, 1)
         config = Config(tile, warps=(1, warps), slice_k=slices, split_k=2, schedule="dot")
@@ -360,9 +362,9 @@ def test_kernels_see_the_arrays_that_are_alive_and_write_only_results():
             found = memory.find(x.ctypes.data, x.ctypes.data + x.nbytes)
             assert found.size == x.nbytes
             assert found.writable == (x is d)
-        place = b.ctypes.data
+        address = b.ctypes.data
         del b
-        assert gpu.memory().find(place, place + 1) is None
+        assert gpu.memory().find(address, address + 1) is None
         whole = np.arange(100, dtype=np.float32)
         parts = gpu.see(whole[:60]), gpu.see(whole[30:], write=True)
         found = gpu.memory().find(whole.ctypes.data, whole.ctypes.data + 400)

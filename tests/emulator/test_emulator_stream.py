@@ -27,7 +27,7 @@ from unigemm.planning.config import Config, Raster
 from unigemm.problem.dtypes import DType
 
 pytestmark = COMPILED
-# Two warps, so that the emulator runs up to 32 CTAs at once: those that wait beside the others. And
+# Two warps, so that the emulator runs up to 32 CTAs at once, those that wait and the others. And
 # k_tiles of 8: a thread's loop is unrolled to half as many products as with 16, which takes half as
 # long to compile, and shares have more k_tiles to cut between.
 SMALL = Config(
@@ -112,7 +112,7 @@ def test_neither_the_order_of_warps_nor_a_dirty_workspace_changes_a_bit():
 
 
 def test_pieces_are_added_in_the_order_of_k():
-    """Each piece's sums are those of its K alone: the shares of its tile decide every rounding.
+    """Partial sums of a piece are those of its K alone: its tile's shares decide every rounding.
 
     The second tile moves back over the first one, whose elements it must leave alone.
     """

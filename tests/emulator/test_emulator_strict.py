@@ -1,6 +1,6 @@
 """The emulator's strict list: a fault of each kind is planted in one warp of the second CTA.
 
-The error must name the line of PTX, the CTA and the warp, whatever else runs beside it.
+The error must name the line of PTX, the CTA and the warp, whatever else runs at the same time.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ ALLOCATED = "setp.eq.u32 %p6, %r2, 1; setp.eq.u32 %p7, %r3, 1; and.pred %p7, %p6
     ],
 )  # fmt: skip
 def test_faults_of_tensor_memory_are_found_where_they_are(planted, reason, at, warp):
-    place = "shl.b32 %r8, %r3, 21; add.s32 %r8, %r8, %r9;\n"
-    text = blackwell(ALLOCATED + place + planted)
+    address = "shl.b32 %r8, %r3, 21; add.s32 %r8, %r8, %r9;\n"
+    text = blackwell(ALLOCATED + address + planted)
     fault = culprit(text, at, lambda text: run_kernel(
         text, (np.zeros(4), np.zeros(4)), threads=128, ctas=2, cluster=(2, 1, 1), smem=4096
     ))  # fmt: skip

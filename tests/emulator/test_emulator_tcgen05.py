@@ -28,16 +28,16 @@ TYPES = {
     "e5m2": (ml_dtypes.float8_e5m2, "f8f6f4", 1), "u8": (np.uint8, "i8", 0),
     "s8": (np.int8, "i8", 1),
 }  # fmt: skip
-SUMS = {"f16": (0, np.float16), "f32": (1, np.float32), "s32": (2, np.int32)}
+ACC = {"f16": (0, np.float16), "f32": (1, np.float32), "s32": (2, np.int32)}
 SWIZZLES = {0: 0, 128: 2, 64: 4, 32: 6, "coarse": 1}
 
 
 # -- descriptors and layouts, as published ---------------------------------------------------------
 
 
-def instruction_word(m, n, a="f16", b=None, sums="f32", a_mn=False, b_mn=False, negate=0):
+def instruction_word(m, n, a="f16", b=None, acc="f32", a_mn=False, b_mn=False, negate=0):
     return (
-        SUMS[sums][0] << 4 | TYPES[a][2] << 7 | TYPES[b or a][2] << 10 | negate << 13
+        ACC[acc][0] << 4 | TYPES[a][2] << 7 | TYPES[b or a][2] << 10 | negate << 13
         | a_mn << 15 | b_mn << 16 | n // 8 << 17 | m // 16 << 24
     )  # fmt: skip
 
@@ -47,15 +47,15 @@ def matrix_word(address, leading, stride, swizzle):
     return fields | SWIZZLES[swizzle] << 61
 
 
-def mixed(place, swizzle):
-    """Swizzle a byte's place: the 16-byte unit in a 128-byte line, by the line's number."""
+def mixed(offset, swizzle):
+    """Swizzle a byte's offset: the 16-byte unit in a 128-byte line, by the line's number."""
     if swizzle == "coarse":
-        line, unit = place // 128, place % 128 // 32
-        return place - 32 * unit + 32 * (unit ^ line % 4)
+        line, unit = offset // 128, offset % 128 // 32
+        return offset - 32 * unit + 32 * (unit ^ line % 4)
     if not swizzle:
-        return place
-    line, unit = place // 128, place % 128 // 16
-    return place - 16 * unit + 16 * (unit ^ line % 8 % (swizzle // 16))
+        return offset
+    line, unit = offset // 128, offset % 128 // 16
+    return offset - 16 * unit + 16 * (unit ^ line % 8 % (swizzle // 16))
 
 
 def laid_out(x, swizzle, mn_major, start):
@@ -82,13 +82,13 @@ def laid_out(x, swizzle, mn_major, start):
         for c in range(k):
             if mn_major:
                 along = r * size
-                place = along // wide * over_mn + along % wide
-                place += c // deep * over_k + c % deep * wide
+                offset = along // wide * over_mn + along % wide
+                offset += c // deep * over_k + c % deep * wide
             else:
                 along = c * size
-                place = r // 8 * over_mn + r % 8 * wide
-                place += along if swizzle else along // 16 * over_k + along % 16
-            to = mixed(place, swizzle)
+                offset = r // 8 * over_mn + r % 8 * wide
+                offset += along if swizzle else along // 16 * over_k + along % 16
+            to = mixed(offset, swizzle)
             image[to : to + size] = flat[r, c]
     return image, matrix_word(start, leading, stride, swizzle)
 
@@ -219,7 +219,7 @@ def numbers(shape, dtype):
 FORMS = {"16x64b": (1, 2), "16x128b": (2, 4), "16x256b": (4, 8)}
 
 
-def place(form, lane, register):
+def word_of(form, lane, register):
     """Return (row, column) of a register, after the figures of PTX ISA: fragments of tcgen05."""
     if form == "32x32b":
         return lane, register
@@ -231,7 +231,7 @@ def place(form, lane, register):
     return row, 8 * (register // 4) + 2 * (lane % 4) + register % 2
 
 
-def multiply(m, n, group=1, a="f16", b=None, sums="f32", swizzles=(128, 128), mn=(False, False),
+def multiply(m, n, group=1, a="f16", b=None, acc="f32", swizzles=(128, 128), mn=(False, False),
              negate=0, form="32x32b", edit=None, events=None, **options):  # fmt: skip
     """Multiply in a probe; return what each CTA's threads loaded, and A and B."""
     a_type, b_type = TYPES[a][0], TYPES[b or a][0]
@@ -258,7 +258,7 @@ def multiply(m, n, group=1, a="f16", b=None, sums="f32", swizzles=(128, 128), mn
     text = blackwell(
         body, group=group, SIZE=image.shape[1], KIND=TYPES[a][1], COMMIT=COMMIT[group],
         AWORD=words[0], BWORD=words[1],
-        IWORD=instruction_word(m, n, a, b, sums, *mn, negate=negate),
+        IWORD=instruction_word(m, n, a, b, acc, *mn, negate=negate),
     )  # fmt: skip
     if edit is not None:
         text = edit(text)
@@ -268,10 +268,10 @@ def multiply(m, n, group=1, a="f16", b=None, sums="f32", swizzles=(128, 128), mn
     return out.reshape(group, 128, count), left.astype(np.float64), right.astype(np.float64)
 
 
-def sums_of(words, kind):
+def acc_of(words, kind):
     if kind == "f16":
         return words.astype(np.uint16).view(np.float16).astype(np.float64)
-    return words.view(SUMS[kind][1]).astype(np.float64)
+    return words.view(ACC[kind][1]).astype(np.float64)
 
 
 # -- products --------------------------------------------------------------------------------------
@@ -280,13 +280,13 @@ def sums_of(words, kind):
 @pytest.mark.parametrize(
     "case",
     [
-        {"a": "f16"}, {"a": "bf16"}, {"a": "f16", "sums": "f16"}, {"a": "tf32"},
-        {"a": "e4m3", "b": "e5m2"}, {"a": "e5m2", "sums": "f16"}, {"a": "s8", "sums": "s32"},
-        {"a": "u8", "b": "s8", "sums": "s32"},
+        {"a": "f16"}, {"a": "bf16"}, {"a": "f16", "acc": "f16"}, {"a": "tf32"},
+        {"a": "e4m3", "b": "e5m2"}, {"a": "e5m2", "acc": "f16"}, {"a": "s8", "acc": "s32"},
+        {"a": "u8", "b": "s8", "acc": "s32"},
         {"swizzles": (64, 32)}, {"swizzles": (32, 0)}, {"swizzles": (0, 64)},
         {"mn": (True, False)}, {"mn": (False, True), "swizzles": (128, 64)},
         {"mn": (True, True), "swizzles": (32, 0)}, {"mn": (True, True), "swizzles": (0, 32)},
-        {"a": "e4m3", "mn": (True, True)}, {"a": "s8", "sums": "s32", "mn": (True, True)},
+        {"a": "e4m3", "mn": (True, True)}, {"a": "s8", "acc": "s32", "mn": (True, True)},
         {"a": "tf32", "mn": (True, True), "swizzles": ("coarse", "coarse")},
         {"negate": 1}, {"negate": 2}, {"negate": 3},
     ],
@@ -296,7 +296,7 @@ def test_products_of_one_cta(case):
     """D = 2 A B of 128x32, each lane of tensor memory a row."""
     out, a, b = multiply(128, 32, **case)
     sign = -1 if case.get("negate") in (1, 2) else 1
-    assert sums_of(out[0], case.get("sums", "f32")).tolist() == (sign * 2 * a @ b.T).tolist()
+    assert acc_of(out[0], case.get("acc", "f32")).tolist() == (sign * 2 * a @ b.T).tolist()
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -304,10 +304,10 @@ def test_products_of_one_cta(case):
 def test_64_rows_lie_in_the_lower_halves_of_the_warps_lanes(form, n):
     out, a, b = multiply(64, n, form=form)
     wanted = 2 * a @ b.T
-    found = sums_of(out[0], "f32")
+    found = acc_of(out[0], "f32")
     for thread in range(128):
         for register in range(found.shape[1]):
-            row, column = place(form, thread % 32, register)
+            row, column = word_of(form, thread % 32, register)
             assert found[thread, register] == wanted[thread // 32 * 16 + row, column]
 
 
@@ -316,14 +316,14 @@ def test_64_rows_lie_in_the_lower_halves_of_the_warps_lanes(form, n):
 def test_a_pair_of_ctas_has_half_of_256_rows_each(a, mn):
     for seed in (0, 1):
         out, left, right = multiply(256, 64, 2, a, mn=mn, seed=seed)
-        assert sums_of(out.reshape(256, 64), "f32").tolist() == (2 * left @ right.T).tolist()
+        assert acc_of(out.reshape(256, 64), "f32").tolist() == (2 * left @ right.T).tolist()
 
 
 def test_a_pair_of_ctas_folds_the_columns_of_128_rows():
     """Lanes 64 to 127 have the second half of the columns of the CTA's 64 rows."""
     out, left, right = multiply(128, 64, 2)
     wanted = 2 * left @ right.T
-    found = sums_of(out, "f32")
+    found = acc_of(out, "f32")
     for cta in range(2):
         rows = wanted[64 * cta : 64 * cta + 64]
         assert found[cta, :64].tolist() == rows[:, :32].tolist()
@@ -382,7 +382,7 @@ def test_an_allocation_waits_for_columns():
 def test_the_order_of_warps_does_not_matter():
     for seed in range(3):
         out, a, b = multiply(256, 32, 2, seed=seed, lockstep=False)
-        assert sums_of(out.reshape(256, 32), "f32").tolist() == (2 * a @ b.T).tolist()
+        assert acc_of(out.reshape(256, 32), "f32").tolist() == (2 * a @ b.T).tolist()
 
 
 def test_events_of_products():
@@ -393,8 +393,8 @@ def test_events_of_products():
     assert sorted(seen[2:]) == [(0, "multiplied"), (1, "multiplied")]
 
 
-def test_sums_at_an_offset():
-    """The address of the sums has a constant added; they do not begin at the first column."""
+def test_accumulators_at_an_offset():
+    """Their address has a constant added: they do not begin at the first column."""
 
     def edit(text):
         assert text.count("add.s32 %r8, %r8, 0;") == 1
@@ -402,7 +402,7 @@ def test_sums_at_an_offset():
         return text.replace("add.s32 %r8, %r8, 0;", "add.s32 %r8, %r8, 64;")
 
     out, a, b = multiply(128, 32, edit=edit)
-    assert sums_of(out[0], "f32").tolist() == (2 * a @ b.T).tolist()
+    assert acc_of(out[0], "f32").tolist() == (2 * a @ b.T).tolist()
 
 
 def test_lanes_that_are_left_out():
@@ -418,11 +418,11 @@ def test_lanes_that_are_left_out():
     times = np.full((128, 1), 2)
     times[32:64:2] = 1
     times[127] = 1
-    assert sums_of(out[0], "f32").tolist() == (times * (a @ b.T)).tolist()
+    assert acc_of(out[0], "f32").tolist() == (times * (a @ b.T)).tolist()
 
 
 def test_a_from_tensor_memory():
-    """A, as float16 in eight columns behind the sums, times B."""
+    """A, as float16 in eight columns behind the accumulators, times B."""
     a, b = numbers((128, 16), np.float16), numbers((32, 16), np.float16)
     raw, word = laid_out(b, 128, False, 1024 + IMAGE)
     image = np.concatenate([raw, np.zeros(-len(raw) % 2048, np.uint8), a.view(np.uint8).ravel()])
@@ -445,7 +445,7 @@ def test_a_from_tensor_memory():
     out = np.zeros((128, 32), np.uint32)
     launch(text, (image, out))
     wanted = 2 * a.astype(np.float64) @ b.astype(np.float64).T
-    assert sums_of(out, "f32").tolist() == wanted.tolist()
+    assert acc_of(out, "f32").tolist() == wanted.tolist()
     late = text.replace("tcgen05.wait::st.sync.aligned;", "")
     assert "with no tcgen05.wait::st" in fault_of(late, (image, out), "%r28], %d4, %r7, %p5;")
     for number in (1, 2):  # around the barrier behind the store
@@ -489,7 +489,7 @@ def test_loads_of_each_shape(form, times, lower):
     launch(text, (np.zeros(4), out))
     for thread in range(128):
         for register in range(count):
-            row, column = place(form, thread % 32, register)
+            row, column = word_of(form, thread % 32, register)
             lane = thread // 32 * 32 + lower + row
             assert out[thread, register] == word(lane, column + 3)
 
@@ -510,7 +510,7 @@ def test_packed_loads_take_the_low_halves_of_two_columns(form):
     launch(blackwell(filled() + loads(f"{form}.x2.pack::16b", count)), (np.zeros(4), out))
     for thread in range(128):
         for register in range(count):
-            row, column = place(form, thread % 32, register)
+            row, column = word_of(form, thread % 32, register)
             pair = [word(thread // 32 * 32 + row, 2 * column + n) & 0xFFFF for n in (0, 1)]
             assert out[thread, register] == pair[0] | pair[1] << 16
 
@@ -562,7 +562,7 @@ def test_mistakes_in_products_are_found(old, new, reason, at):
 
 
 def without_fence(text, number, of):
-    """Return a text without one of its fences of tcgen05, of which there are so many."""
+    """Return a text without one of its fences of tcgen05, of which there are `of`."""
     found = list(re.finditer(r"tcgen05\.fence::\w+;", text))
     assert len(found) == of
     return text[: found[number].start()] + text[found[number].end() :]
@@ -823,13 +823,13 @@ def test_instruction_descriptors_are_read():
         (instruction_word(64, 32), "f16", 2, "M is 64"),
         (instruction_word(256, 32), "f16", 1, "M is 256"),
         (instruction_word(128, 24), "f16", 1, "N is 24"),
-        (instruction_word(128, 16, "s8", sums="s32"), "i8", 2, "N is 16"),
+        (instruction_word(128, 16, "s8", acc="s32"), "i8", 2, "N is 16"),
         (instruction_word(64, 264 % 512), "f16", 1, "N is 264"),
         (instruction_word(64, 0), "f16", 1, "N is 0"),
         (instruction_word(128, 32, "bf16", "f16"), "f16", 1, "types"),
         (instruction_word(128, 32), "tf32", 1, "types"),
-        (instruction_word(128, 32, sums="s32"), "f16", 1, "types"),
-        (instruction_word(128, 32, "tf32", sums="f16"), "tf32", 1, "types"),
+        (instruction_word(128, 32, acc="s32"), "f16", 1, "types"),
+        (instruction_word(128, 32, "tf32", acc="f16"), "tf32", 1, "types"),
         (instruction_word(128, 32) | 4, "f16", 1, "sparse"),
         (instruction_word(128, 32) | 8, "f16", 1, "flags"),
         (instruction_word(128, 32) | 1 << 30, "f16", 1, "must be zero"),

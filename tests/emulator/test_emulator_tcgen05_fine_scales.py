@@ -1,4 +1,4 @@
-"""Scales of 128 elements of K in cute_tcgen05, in the emulator beside float64."""
+"""Scales of 128 elements of K in cute_tcgen05, in the emulator, against float64."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check(x, seed, out="float32", wanted=None, arch="sm_100a", **more):
     own = plan.config.oriented(plan.problem)
     if not any(is_repacked(own, name) for name in "ab"):  # else that of the copy counts, too
         assert kernel_entry(plan).info.spill_bytes == 0, plan.config
-    (launched,) = [asked for asked, _ in gpu.launches if asked.kernel.startswith("tcgen05")]
+    (launched,) = [launch for launch, _ in gpu.launches if launch.kernel.startswith("tcgen05")]
     assert launched.shared_bytes == geometry(own, plan.config).smem_bytes
 
 

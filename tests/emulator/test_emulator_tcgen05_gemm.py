@@ -54,10 +54,10 @@ def test_types_and_layouts_within_their_error_bounds(dtype, layout):
             check_case(NUMPY, case, backend="cute_tcgen05", precision=precision)
 
 
-def test_operands_at_odd_places_are_repacked():
+def test_operands_at_odd_addresses_are_repacked():
     with device(**GPU) as gpu:
         check_case(NUMPY, odd_case(), backend="cute_tcgen05")
-    assert [asked.kernel.split("_")[0] for asked, _ in gpu.launches] == ["repack", "tcgen05"]
+    assert [launch.kernel.split("_")[0] for launch, _ in gpu.launches] == ["repack", "tcgen05"]
 
 
 @pytest.mark.parametrize("arch", ["sm_100a", "sm_110a"])
@@ -96,7 +96,7 @@ def check(dtype, layout, sizes, wanted, seed):
 
 
 @pytest.mark.parametrize(("columns", "n"), [(256, 256), (96, 96), (64, 63)], ids=str)
-def test_boxes_of_sums_meet_no_bank_twice(columns, n):
+def test_boxes_of_results_meet_no_bank_twice(columns, n):
     native = numpy_dtype(DType.BFLOAT16)
     a, b = np.ones((256, 64), native), np.ones((n, 64), native).T
     d = np.zeros((256, n), native)
@@ -109,7 +109,7 @@ def test_boxes_of_sums_meet_no_bank_twice(columns, n):
         unigemm.matmul(a, b, d, plan=replace(plan, config=config, workspace_bytes=0))
     np.testing.assert_array_equal(d.astype("f8"), np.full(d.shape, 64.0))
     written = 256 * columns * 2 // 128  # passes of all 32 banks
-    read, more = 0, 16  # of barriers and tensor memory's place
+    read, more = 0, 16  # of barriers and tensor memory's address
     if n % 8:  # warps store rows, each 16 bytes out of two units: eight lanes at a time
         read = 2 * 256 * (columns * 2 // 16 + 1) // 8
         more += 256 // 8  # a row in eight begins with a unit of D: its lanes fall behind

@@ -23,7 +23,8 @@ from unigemm.problem.dtypes import DType
 
 pytestmark = COMPILED
 # K_tiles of 8 are compiled in half the time, and rings of stages turn more often. Those of 16 are
-# brought by TMA below and in test_emulator_places.py, and read as SASS in test_simt_compile.py.
+# brought by TMA below and in test_emulator_moved_tiles.py, and read as SASS in
+# test_simt_compile.py.
 WIDE = Config(
     (128, 256, 8), stages=WARP_SPECIALIZED_STAGES, warps=(2, 4), thread=(8, 16),
     producers=PRODUCER_WARPS, occupancy=1, raster=Raster("m", 2),

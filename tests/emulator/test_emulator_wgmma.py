@@ -59,10 +59,10 @@ def test_types_and_layouts_within_their_error_bounds(dtype, layout, precision):
         check_case(NUMPY, case, backend="cute_wgmma", precision=precision)
 
 
-def test_operands_at_odd_places_are_repacked():
+def test_operands_at_odd_addresses_are_repacked():
     with device(**GPU) as gpu:
         check_case(NUMPY, odd_case(), backend="cute_wgmma")
-    assert [asked.kernel.split("_")[0] for asked, _ in gpu.launches] == ["repack", "wgmma"]
+    assert [launch.kernel.split("_")[0] for launch, _ in gpu.launches] == ["repack", "wgmma"]
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -74,7 +74,7 @@ def test_operands_at_odd_places_are_repacked():
 )  # fmt: skip
 @pytest.mark.sample(4)
 def test_copies_of_operands_of_every_alignment(dtype, precision, shifts, layout):
-    """Lines begin at multiples of so many elements: read as the aligned 16 bytes around them."""
+    """Lines begin at multiples of `shifts` elements: read as the aligned 16 bytes around them."""
     m, n, k = 77, 65, 103
     for shift in shifts:
         even = max(shift, 1)
@@ -162,7 +162,7 @@ def test_few_rows_of_an_m_major_a_are_turned(rows, pad, shift):
 
 
 def assert_turned(gpu):
-    kernels = [asked.kernel.split("_")[0] for asked, _ in gpu.launches]
+    kernels = [launch.kernel.split("_")[0] for launch, _ in gpu.launches]
     assert kernels == ["repack", "wgmma"]
     assert gpu.launches[0][0].grid[0] == 2  # a block turns 64 rows of 256 of K
 
@@ -278,7 +278,7 @@ def test_every_way_of_sharing_and_storing(dtype, layout, wanted):
     precision = "tf32" if dtype is DType.FLOAT32 else "ieee"
     sizes = (136, 71 if wanted.get("store") == "rows" else 72, 272)
     gpu = check_kind(dtype, layout, sizes, wanted, precision=precision)
-    names = [asked.kernel.rsplit("_", 1)[0] for asked, _ in gpu.launches]
+    names = [launch.kernel.rsplit("_", 1)[0] for launch, _ in gpu.launches]
     assert names == ["wgmma_gemm", *["split_reduce"] * wanted.get("split", False)]
     report = gpu.launches[0][1]
     assert report.tma_loaded > 0
@@ -303,13 +303,14 @@ def test_eight_bits_along_m_or_n_are_multiplied_where_they_lie(dtype, wanted, la
     out = DType.FLOAT32 if dtype is not DType.INT8 else None
     wanted = {"fragments": True, "cluster_k": 1, **wanted}
     gpu = check_kind(dtype, layout, sizes, wanted, out=out, seed=sizes[0], conflicts=True)
-    asked, report = gpu.launches[0]
-    assert asked.kernel.startswith("wgmma_gemm"), "no copy before it"
-    if wanted["cluster_k"] == 1:  # else sums pass through shared memory, too
+    launch, report = gpu.launches[0]
+    assert launch.kernel.startswith("wgmma_gemm"), "no copy before it"
+    if wanted["cluster_k"] == 1:  # else partial sums pass through shared memory, too
         assert report.shared_passes == report.shared_accesses > 0, "no conflicts of banks"
 
 
-# Three sets of sums in turn; two sets, of two consumers and of three, which take turns; one alone.
+# Three sets of accumulators in turn; two sets, of two consumers and of three, which take turns; one
+# alone.
 PROMOTED = [(128, 128), (128, 192), (192, 128), (64, 192)]
 
 
@@ -512,8 +513,8 @@ def test_one_persistent_cta_multiplies_a_quarter_of_a_million_numbers():
     one = replace(HOPPER, sm_count=1)
     wanted = {"store": "tma", "tile": (128, 128, 64), "cluster": (1, 1)}
     gpu = check_kind(DType.BFLOAT16, "nt", (256, 256, 256), wanted, target=one, conflicts=True)
-    asked, report = gpu.launches[0]
-    assert asked.grid == (1, 1, 1)
+    launch, report = gpu.launches[0]
+    assert launch.grid == (1, 1, 1)
     assert report.tma_stored == 256 * 256 * 2
     assert report.tma_loaded == 2 * 2 * 256 * 256 * 2  # each operand once for each of two tiles
     # Boxes are written to shared memory without conflicts, as geometry promises.

@@ -240,7 +240,7 @@ KERNEL_MUTANTS = (
         "            if row + i < rows:\n                write_unit(kind, values[i], 0, into + i * pitch",
         "            if row + i < rows - 1:\n                write_unit(kind, values[i], 0, into + i * pitch",
         "the last row of a copied operand is missing",
-        (f"{_OF_WGMMA}::test_operands_at_odd_places_are_repacked", *_COPIES),
+        (f"{_OF_WGMMA}::test_operands_at_odd_addresses_are_repacked", *_COPIES),
     ),
     Mutant(
         "repack-quiet",

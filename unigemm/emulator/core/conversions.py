@@ -1,4 +1,4 @@
-"""Conversions between types, rounded as asked."""
+"""Conversions between types, rounded as their modifiers say."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROUND = {"rn", "rz", "rna", "rni", "rzi", "rmi", "rpi", "satfinite", "sat"}
 
 @instruction("cvt")
 def cvt(b: Builder, i: Instruction) -> Op:
-    """Conversions between types, rounded as asked."""
+    """Conversions between types, rounded as their modifiers say."""
     kinds = [part for part in i.parts[1:] if part in DTYPES]
     check(b, i, _ROUND)
     if len(kinds) != 2:

@@ -108,8 +108,8 @@ class Memory:
         array
             Any strides; bytes between its elements become valid too.
         address
-            Address of its lowest byte. By default a new one, as many bytes off a multiple of 256
-            as the array's own.
+            Address of its lowest byte. By default a new one, as far from a multiple of 256 as
+            the array's own.
 
         Returns
         -------

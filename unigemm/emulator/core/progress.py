@@ -29,7 +29,7 @@ class Watch:
         self._seen: Any = None
 
     def look(self, ran: int, registers: dict[int, Any], name: str) -> None:
-        """Look, when a kernel of a name has run so many warp instructions.
+        """Look, when a kernel of a name has run `ran` warp instructions.
 
         Raises
         ------

@@ -50,7 +50,7 @@ class Rows:
         self.threads = tuple(x.reshape(-1, 1) for x in found)
 
     def floats(self, width: int) -> Any:
-        """Return the registers of so many bytes as float32, (registers, n, 32 or 64)."""
+        """Return the registers of `width` bytes as float32, (registers, n, 32 or 64)."""
         return self.machine.registers[width].view(np.float32)[:, self.lo : self.hi]
 
     def copy_tickets(self) -> Any:

@@ -221,7 +221,7 @@ def launch(
         the kernels before it have ended, so that with `strict` each thread must run
         ``griddepcontrol.wait`` before it touches device memory.
     shared_limit
-        Bytes of shared memory that a CTA may have; by default as many as on the PTX's target.
+        Bytes of shared memory that a CTA may have; by default what the PTX's target has.
 
     Returns
     -------

@@ -12,7 +12,7 @@ factors': 1.5 * 1.5 has 0, as 1 * 1 has.
 added by the CUDA cores (read off ptxas's SASS for sm_90a).
 
 The rule was fitted to what an H200 gave for random operands, and holds for all of its results in
-tests/emulator/probe_results.json. Not measured: factors that are not normal, sums that overflow.
+tests/emulator/probe_results.json. Not measured: factors that are not normal, results that overflow.
 """
 
 from __future__ import annotations

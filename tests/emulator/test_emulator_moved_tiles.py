@@ -19,7 +19,7 @@ pytestmark = COMPILED
 
 
 def random_operands(dtype, layout, sizes, seed):
-    """Return operands whose sums are rounded: their order shows."""
+    """Return operands whose products are rounded: their order shows."""
     rng = np.random.default_rng(seed)
     native = numpy_dtype(dtype)
     m, n, k = sizes
@@ -51,7 +51,7 @@ def launched(a, b, wanted, precision="ieee", seed=0, dtype=None, pitch=0):
         plan = chosen(plan, {"swap_ab": False} | wanted)
         unigemm.matmul(a, b, d, plan=plan, precision=precision)
     assert (buffer[:, b.shape[1] :] == 77).all()
-    (report,) = [report for asked, report in gpu.launches if asked.kernel.startswith("wgmma")]
+    (report,) = [report for launch, report in gpu.launches if launch.kernel.startswith("wgmma")]
     return d, plan.config, report
 
 
@@ -96,7 +96,7 @@ def stuck_out(extents, config, lines):
 def test_they_compute_again_bit_for_bit_what_their_neighbours_do(
     dtype, layout, wanted, pitch, lines
 ):
-    """As tiles of larger operands do that stay in their places, whoever stores last.
+    """As tiles of larger operands do that do not move, whoever stores last.
 
     TMA fills with zeros what sticks out all the same, and nothing else.
     """
@@ -161,7 +161,7 @@ def test_tiles_of_cuda_cores_and_float64_are_copied_without_checks(dtype, layout
 
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 def test_what_tma_brings_to_cuda_cores_stays_where_it_is(layout):
-    """Of aligned rows that end within a tile: a moved one would be read from the wrong place."""
+    """Of aligned rows that end within a tile: a moved one would be read from the wrong address."""
     tall = layout != "nn"
     config = Config(
         (256, 128, 16) if tall else (128, 256, 16), stages=5, warps=(4, 2) if tall else (2, 4),
