@@ -286,8 +286,9 @@ def _traced(
         scales=see(arrays[SCALES], SCALES) if quantizes and SCALES in arrays else None,
     )  # fmt: skip
     traced = traced_for()
-    if isinstance(options.plan, Plan) and _differ(options.plan, traced):
-        traced = traced_for(for_any=True)
+    planned = options.plan.problem.epilogue if isinstance(options.plan, Plan) else None
+    if planned is not None and planned.steps != traced.epilogue.steps:
+        traced = traced_for(for_any=True)  # a plan for any numbers has no terms left out
     for name, operand in see.operands.items():
         if operand.device != x.device:
             raise DeviceMismatch(f"{name} is on {operand.device} and a is on {x.device}; move it")
@@ -296,12 +297,6 @@ def _traced(
     elif options.behind:
         refuse_more_results(traced.returned)
     return traced, in_place and traced.spares_out
-
-
-def _differ(plan: Plan, traced: TracedEpilogue) -> bool:
-    """Whether a plan's steps are others: one for any numbers has no terms left out."""
-    planned = plan.problem.epilogue
-    return planned is not None and planned.steps != traced.epilogue.steps
 
 
 def _with_outputs(

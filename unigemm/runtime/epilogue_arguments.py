@@ -94,6 +94,8 @@ def traced_epilogue(
     UnsupportedProblem
         They do not go together, or one of them is none; see its subclasses.
     """
+    from ..activations import GATED
+
     a, b, form = read_as(a, options), read_as(b, options), options.form
     exact, sharing = options.converted in EXACT, options.quantize_out
     _refuse_mixtures(given)
@@ -110,7 +112,7 @@ def traced_epilogue(
             requested = out.dtype if options.dtype is None and out is not None else options.dtype
             dtype = output_dtype(requested, a, b, on_host=on_host, epilogue=True)
         return _of_function(builder, dtype)
-    gated = given.get("activation") in _gated()
+    gated = given.get("activation") in GATED
     if gated:
         gated_shape(shape, b.shape)
     return _of_names(builder, in_place and not gated, for_any=for_any)
@@ -124,12 +126,6 @@ def _refuse_rounded(given: Mapping[str, Any]) -> None:
                 f"{name.partition('.')[0]} is for accumulators that are rounded and these are "
                 f"integers; pass dtype='float64', or what these have: {', '.join(_OF_EXACT)}"
             )
-
-
-def _gated() -> Mapping[str, Any]:
-    from ..activations import GATED
-
-    return GATED
 
 
 def _refuse_mixtures(given: Mapping[str, Any]) -> None:

@@ -56,7 +56,11 @@ def host_product(
     torch = torch and not options.batch_invariant
     if is_for_kernels(a, b, out, options.dtype):
         if options.casting is not None:
-            _refuse_casts(a, b, out, options)
+            requested = out.dtype if options.dtype is None and out is not None else options.dtype
+            assert a.layout is not None
+            assert b.layout is not None
+            dtype = numpy_dtype(output_dtype(requested, a.layout, b.layout))
+            refuse_casts([a.dtype, b.dtype], dtype, options.casting)
         if not torch or not may_be_torchs(a, b):
             return None
         found = numpy_product(a, b, out, options.dtype, options.casting, promotes=promotes)
@@ -78,16 +82,6 @@ def host_product(
             "GPU"
         )
     return product
-
-
-def _refuse_casts(a: HostArray, b: HostArray, out: HostArray | None, options: Options) -> None:
-    """Refuse inputs that would need a cast to the result's type that `casting` forbids."""
-    requested = out.dtype if options.dtype is None and out is not None else options.dtype
-    x, y = a.layout, b.layout
-    assert x is not None
-    assert y is not None
-    assert options.casting is not None
-    refuse_casts([a.dtype, b.dtype], numpy_dtype(output_dtype(requested, x, y)), options.casting)
 
 
 def launch_apart(

@@ -263,9 +263,7 @@ def _written(requested: Requested) -> tuple[str, ...]:
 def _rows(shape: tuple[int, ...], share: int = 1) -> tuple[int, ...]:
     """Return which rows of a result are checked: the first, the last, one of each stretch."""
     *stack, rows, columns = shape
-    each = columns
-    for extent in stack:
-        each *= extent
+    each = prod((*stack, columns))
     count = min(rows, max(2, _ELEMENTS // (share * max(each, 1))))
     if count == rows:
         return tuple(range(rows))
