@@ -1,6 +1,6 @@
 """Products with epilogues for the tests of kernels: what is tried, and how results are compared.
 
-The reference is the NumPy backend, which tests/core/test_fused.py holds against formulas.
+The reference is the NumPy backend, which tests/core/test_epilogue_calls.py holds against formulas.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ pytest.importorskip("cupy")
 
 from odd_values import ODD, refused
 from stopwatch import TILES, arrays, timed_calls
-from test_tuning_fused import FLOAT8, autotune, multiplied, spec
+from test_tuning_epilogues import FLOAT8, autotune, multiplied, spec
 
 import unigemm
 from unigemm.planning.tuned_plans import read

@@ -99,7 +99,10 @@ HOST_MUTANTS = (
         "(sa == m * a[0] and all(sd == m * d[0] for sd, d in zip(sds, ds, strict=True)))",
         "(sa == m * a[0] and sds[0] == m * ds[0][0])",
         "a bias of each product of a stack is taken for all of them",
-        ("tests/core/test_fused.py::test_epilogues_are_their_formulas", "tests/core/test_fused.py"),
+        (
+            "tests/core/test_epilogue_calls.py::test_epilogues_are_their_formulas",
+            "tests/core/test_epilogue_calls.py",
+        ),
     ),
     Mutant(
         "fold-shared",
@@ -107,7 +110,10 @@ HOST_MUTANTS = (
         "if merged and steps == [inner * step for step in before]:",
         "if merged and steps[:3] == [inner * step for step in before][:3]:",
         "an epilogue's array is read at the indices of another product of the stack",
-        ("tests/core/test_fused.py::test_epilogues_are_their_formulas", "tests/core/test_fused.py"),
+        (
+            "tests/core/test_epilogue_calls.py::test_epilogues_are_their_formulas",
+            "tests/core/test_epilogue_calls.py",
+        ),
     ),
     Mutant(
         "overlap-touching",
@@ -117,7 +123,7 @@ HOST_MUTANTS = (
         "an out that shares one byte with an operand is written while it is read",
         (
             "tests/core/test_operands.py::test_overlap_of_two_arrays_is_told_exactly",
-            "tests/core/test_fused.py",
+            "tests/core/test_epilogue_calls.py",
         ),
     ),
     Mutant(
@@ -266,7 +272,7 @@ HOST_MUTANTS = (
         "np.nan_to_num(values, nan=1.0, posinf=np.inf, neginf=-np.inf)",
         "NaN becomes 1 in integers",
         (
-            "tests/core/test_fused.py",
+            "tests/core/test_epilogue_calls.py",
             "tests/core/test_epilogue_products.py",
             "tests/core/test_epilogue.py",
         ),
@@ -278,7 +284,7 @@ HOST_MUTANTS = (
         "wide = accumulator is DType.FLOAT64",
         "accumulated integers above 2**24 lose their last bits in an epilogue",
         (
-            "tests/core/test_fused.py::test_int8_accumulators_stay_exact_where_the_result_is_int32",
+            "tests/core/test_epilogue_calls.py::test_int8_accumulators_stay_exact_where_the_result_is_int32",
             "tests/core/test_epilogue.py",
         ),
     ),
@@ -288,7 +294,7 @@ HOST_MUTANTS = (
         "        if halves:\n            middle",
         "        if not halves:\n            middle",
         "gates are paired with other columns",
-        ("tests/core/test_fused.py::test_gated_activations_halve_the_columns",),
+        ("tests/core/test_epilogue_calls.py::test_gated_activations_halve_the_columns",),
     ),
     Mutant(
         "flaw-of-gates",
@@ -297,7 +303,7 @@ HOST_MUTANTS = (
         "if False:",
         "a plan from outside stores twice as many columns as D has",
         (
-            "tests/core/test_fused.py::test_plans_of_gates_whose_result_lies_before_the_gate_are_refused",
+            "tests/core/test_epilogue_calls.py::test_plans_of_gates_whose_result_lies_before_the_gate_are_refused",
         ),
     ),
     # -- frameworks --------------------------------------------------------------------------------
