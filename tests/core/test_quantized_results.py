@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from quantize_cases import assert_same
 
 import unigemm
@@ -16,7 +18,7 @@ KINDS = ("float32", "bfloat16", "float8_e4m3fn", "int8")
 M, N, K = 37, 300, 90
 
 
-def draw(shape, dtype, seed):
+def drawn(shape, dtype, seed):
     values = np.random.default_rng(seed).standard_normal(shape) * 3
     return values.astype(np.float32).astype(numpy_dtype(DType(dtype)))
 
@@ -32,7 +34,7 @@ def expected_of(product, dtype, block):
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_result_is_quantised_as_one_of_float32_would_be(kind, block):
-    a, b = draw((M, K), kind, 1), draw((K, N), kind, 2)
+    a, b = drawn((M, K), kind, 1), drawn((K, N), kind, 2)
     scales = {"scale_a": 0.5, "scale_b": 3.0} if kind == "int8" else {}
     for dtype in ("float8_e4m3fn", "float8_e5m2", "int8"):
         product = unigemm.matmul(a, b, **scales, alpha=1.0, dtype="float32")
@@ -46,8 +48,8 @@ def test_a_result_is_quantised_as_one_of_float32_would_be(kind, block):
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("layout", [None, "interleaved", "halves"])
 def test_it_is_of_what_the_epilogue_gives(block, layout):
-    a, b = draw((2, M, K), "float32", 3), draw((K, 2 * N), "float32", 4)
-    more = {"bias": draw((2 * N,), "float32", 5), "activation": "gelu", "alpha": 0.5}
+    a, b = drawn((2, M, K), "float32", 3), drawn((K, 2 * N), "float32", 4)
+    more = {"bias": drawn((2 * N,), "float32", 5), "activation": "gelu", "alpha": 0.5}
     if layout is not None:
         more |= {"activation": "swiglu", "gate_layout": layout}
     product = unigemm.matmul(a, b, **more)
@@ -65,7 +67,7 @@ def test_it_is_of_what_the_epilogue_gives(block, layout):
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_more_columns_than_a_block_of_the_host_are_quantised_alike(block):
-    a, b = draw((1100, 40), "float32", 6), draw((40, 1500), "float32", 7)
+    a, b = drawn((1100, 40), "float32", 6), drawn((40, 1500), "float32", 7)
     got = unigemm.matmul(a, b, quantize_out=block)
     expected = expected_of(unigemm.matmul(a, b), "float8_e4m3fn", block)
     assert_same((got[0].view(np.uint8), got[1]), expected)
@@ -73,7 +75,7 @@ def test_more_columns_than_a_block_of_the_host_are_quantised_alike(block):
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_pair_takes_result_and_scales_however_they_lie(block):
-    a, b = draw((3, M, K), "float32", 8), draw((K, N), "float32", 9)
+    a, b = drawn((3, M, K), "float32", 8), drawn((K, N), "float32", 9)
     count = 1 if block == "row" else 3
     d = np.zeros((3, N, M), numpy_dtype(DType.FLOAT8_E4M3FN)).swapaxes(1, 2)
     scales = np.zeros((3, count, 2 * M), np.float32)[:, :, ::2].swapaxes(1, 2)
@@ -86,7 +88,7 @@ def test_a_pair_takes_result_and_scales_however_they_lie(block):
         assert_same((d.view(np.uint8), scales), (whole[0].view(np.uint8), whole[1]))
     overlapping = np.zeros((M, N), np.float32)
     x = overlapping.view(numpy_dtype(DType.FLOAT8_E4M3FN))[:, :N]
-    got = unigemm.matmul(overlapping[:, :M], draw((M, N), "float32", 1), (x, scales[0]),
+    got = unigemm.matmul(overlapping[:, :M], drawn((M, N), "float32", 1), (x, scales[0]),
                          quantize_out=block)  # fmt: skip
     assert not got[0].astype(np.float32).any()
 
@@ -123,13 +125,57 @@ VECTORS = (
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize(("of_a", "of_b"), VECTORS)
 def test_rows_of_products_of_vectors_are_those_of_the_result(of_a, of_b, block):
-    a, b = draw(of_a, "float32", 41), draw(of_b, "float32", 42)
+    a, b = drawn(of_a, "float32", 41), drawn(of_b, "float32", 42)
     for more in ({}, {"bias": np.float32([1.5]), "activation": "relu"}):
         q, scales = expected_of(unigemm.matmul(a, b, **more), "float8_e4m3fn", block)
         out = np.zeros(q.shape, numpy_dtype(DType.FLOAT8_E4M3FN)), np.zeros_like(scales)
-        for given in (None, None, out, out):
-            d, got = unigemm.matmul(a, b, given, **more, quantize_out=block)
+        for pair in (None, None, out, out):
+            d, got = unigemm.matmul(a, b, pair, **more, quantize_out=block)
             assert_same((d.view(np.uint8), got), (q, scales))
+
+
+@st.composite
+def products(draw):
+    """Draw operands of a product, vectors and stacks among them."""
+    m, n, k = (draw(st.sampled_from([0, 1, 2, 7, 40, 130])) for _ in range(3))
+    stack = draw(st.sampled_from([(), (2,), (0,), (1, 3)]))
+    of_a, of_b = draw(st.sampled_from([(stack, stack), (stack, ()), ((), stack)]))
+    shapes = [(*of_a, m, k), (*of_b, k, n)]
+    vector = draw(st.sampled_from([None, None, 0, 1]))
+    if vector is not None:
+        shapes[vector] = (k,)
+    kind = draw(st.sampled_from(KINDS))
+    return [drawn(shape, kind, seed) for seed, shape in enumerate(shapes)]
+
+
+@settings(max_examples=80, deadline=None)
+@given(products(), st.sampled_from([*BLOCKS]), st.booleans(), st.booleans(), st.booleans())
+def test_any_product_is_quantised_and_nothing_else_is_written(operands, block, brings, bias, apart):
+    a, b = operands
+    scales = {"scale_a": 0.5} if a.dtype == np.int8 else {}
+    more = scales | ({"bias": np.float32([1.5])} if bias else {})
+    expected = np.asarray(unigemm.matmul(a, b, **more, alpha=1.0, dtype="float32"))
+    if expected.ndim < 2:
+        with pytest.raises(unigemm.ShapeMismatch, match="quantised results have rows"):
+            unigemm.matmul(a, b, **more, quantize_out=block)
+        return
+    q, of_q = expected_of(expected, "float8_e4m3fn", block)
+    memory, out = [], []
+    for like in (q, of_q):
+        shape = like.shape if not apart else (*like.shape[:-1], 2 * like.shape[-1])
+        count = int(np.prod(shape)) * like.itemsize
+        memory.append(np.full(count + 64, 7, np.uint8))
+        whole = memory[-1][32:][:count].view(like.dtype).reshape(shape)
+        out.append(whole[..., ::2] if apart else whole)
+    pair = out[0].view(numpy_dtype(DType.FLOAT8_E4M3FN)), out[1]
+    for _ in range(2):  # the first time, and known
+        got = unigemm.matmul(
+            a, b, pair if brings else None, **more, quantize_out=block, dtype="float8_e4m3fn"
+        )
+        assert_same((got[0].view(np.uint8), got[1]), (q, of_q))
+    for raw in memory:
+        assert (raw[:32] == 7).all()
+        assert (raw[-32:] == 7).all()
 
 
 #: Shapes of operands of grouped products, the ends of their groups, and the rows that have one.
@@ -149,9 +195,9 @@ OF_GROUPS = [(x, block) for x in GROUPED for block in BLOCKS if (x, block) != ("
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 def test_results_of_groups_are_quantised_as_those_of_each(kind, what, block):
     of_a, of_b, ends, there = GROUPED[what]
-    a, b = draw(of_a, kind, 21), draw(of_b, kind, 22)
+    a, b = drawn(of_a, kind, 21), drawn(of_b, kind, 22)
     more = {"scale_a": 0.5, "scale_b": 3.0} if kind == "int8" else {}
-    more |= {"bias": draw((300,), "float32", 23)} if what != "columns" else {}
+    more |= {"bias": drawn((300,), "float32", 23)} if what != "columns" else {}
     product = unigemm.grouped_matmul(a, b, ends, **more, alpha=1.0, dtype="float32")
     q, factors = expected_of(product, "float8_e4m3fn", block)
     pair = np.zeros(product.shape, numpy_dtype(DType.FLOAT8_E4M3FN)), np.full_like(factors, 5)
@@ -166,7 +212,7 @@ def test_results_of_groups_are_quantised_as_those_of_each(kind, what, block):
 
 
 def test_rows_that_are_left_untouched_keep_their_scales_too():
-    a, b = draw((2, 9, 40), "float32", 24), draw((2, 40, 200), "float32", 25)
+    a, b = drawn((2, 9, 40), "float32", 24), drawn((2, 40, 200), "float32", 25)
     rows = np.array([9, 4])
     out = np.ones((2, 9, 200), numpy_dtype(DType.FLOAT8_E4M3FN)), np.full((2, 9, 2), 5, np.float32)
     unigemm.grouped_matmul(a, b, out=out, rows=rows, rest="untouched", quantize_out=(1, 128))
@@ -259,7 +305,7 @@ def test_a_plan_refuses_the_same_types_in_the_same_words():
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_pair_may_lie_at_any_addresses_that_its_types_have(block):
-    a, b = draw((M, K), "float32", 30), draw((K, N), "float32", 31)
+    a, b = drawn((M, K), "float32", 30), drawn((K, N), "float32", 31)
     expected = unigemm.matmul(a, b, quantize_out=block)
     memory = np.zeros(M * N + 3 * M * 4 + 64, np.uint8)
     for odd in (1, 2, 3):
@@ -292,8 +338,8 @@ def test_plans_say_what_they_cost():
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_prepared_products_give_pairs(block):
-    a, b = draw((M, K), "float32", 11), draw((K, N), "float32", 12)
-    bias = draw((N,), "float32", 13)
+    a, b = drawn((M, K), "float32", 11), drawn((K, N), "float32", 12)
+    bias = drawn((N,), "float32", 13)
     whole = unigemm.matmul(a, b, bias=bias, quantize_out=block)
     expected = whole[0].view(np.uint8), whole[1]
     f = unigemm.prepare(a, b, bias=bias, quantize_out=block)
@@ -310,8 +356,8 @@ def test_prepared_products_give_pairs(block):
 @pytest.mark.parametrize("block", BLOCKS)
 def test_stacks_that_take_several_launches_are_quantised_alike(block):
     a, b = (
-        draw((3, 4, 2, 5, 20), "float32", 14).transpose(2, 0, 1, 3, 4),
-        draw((4, 1, 20, 140), "float32", 15).transpose(1, 0, 2, 3),
+        drawn((3, 4, 2, 5, 20), "float32", 14).transpose(2, 0, 1, 3, 4),
+        drawn((4, 1, 20, 140), "float32", 15).transpose(1, 0, 2, 3),
     )
     got = unigemm.matmul(a, b, quantize_out=block)
     expected = expected_of(unigemm.matmul(a, b), "float8_e4m3fn", block)
@@ -321,7 +367,7 @@ def test_stacks_that_take_several_launches_are_quantised_alike(block):
 @pytest.mark.parametrize("block", BLOCKS)
 def test_other_libraries_get_pairs_of_their_own(block):
     torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
-    a, b = draw((M, K), "float32", 16), draw((K, N), "float32", 17)
+    a, b = drawn((M, K), "float32", 16), drawn((K, N), "float32", 17)
     whole = unigemm.matmul(a, b, quantize_out=block)
     expected = whole[0].view(np.uint8), whole[1]
     d, scales = unigemm.matmul(torch.from_numpy(a), torch.from_numpy(b), quantize_out=block)
@@ -370,7 +416,7 @@ EINSUMS = {
     ],  # int32, which products of int8 are
 )
 def test_a_contraction_quantises_rows_of_its_result_as_it_is_written(kind, text, block):
-    arrays = [draw(shape, kind, i) for i, shape in enumerate(EINSUMS[text])]
+    arrays = [drawn(shape, kind, i) for i, shape in enumerate(EINSUMS[text])]
     more = {"scale_a": 0.5} if kind == "int8" and len(arrays) == 2 else {}
     product = unigemm.einsum(text, *arrays, **more, alpha=1.0, dtype="float32")
     q, expected = unigemm.quantize(product, "e5m2", block=block)
@@ -384,7 +430,7 @@ def test_a_contraction_quantises_rows_of_its_result_as_it_is_written(kind, text,
 
 def test_contractions_of_other_libraries_give_pairs_of_their_own():
     torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
-    a, b = draw((37, 90), "float32", 1), draw((90, 300), "float32", 2)
+    a, b = drawn((37, 90), "float32", 1), drawn((90, 300), "float32", 2)
     q, expected = unigemm.einsum("ij,jk->ki", a, b, quantize_out="row")
     for made in (torch.from_numpy, jax.asarray):
         d, scales = unigemm.einsum("ij,jk->ki", made(a), made(b), quantize_out="row")
