@@ -36,8 +36,9 @@ class GroupedScaled:
 
     def error(self, got) -> float:
         """Return the largest error, of the sum of magnitudes; NaN where one is."""
+        assert np.shape(got) == self.expected.shape
         off = abs(np.asarray(got, np.float64) - self.expected)
-        return float(np.max(off / np.where(self.magnitude == 0, 1, self.magnitude)))
+        return float(np.max(off / np.where(self.magnitude == 0, 1, self.magnitude), initial=0))
 
 
 def drawn_groups(form, sizes, total, n, k, lines, seed=0, exponents=False) -> GroupedScaled:

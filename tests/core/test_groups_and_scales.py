@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from grouped_scales import FORMS, drawn_groups
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import unigemm
 from unigemm.planning.batch_invariance import invariant_extents
@@ -143,6 +145,24 @@ def test_groups_have_scales_of_blocks_of_k(form, lines):
     wide = np.full((*x.scale_a.shape, 2), np.nan, np.float32)[..., 0]
     wide[...] = x.scale_a
     assert x.error(unigemm.grouped_matmul(x.a, x.b, offsets, **(more | {"scale_a": wide}))) < 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(FORMS),
+    st.lists(st.integers(0, 40), max_size=4),
+    st.tuples(st.integers(0, 40), st.integers(0, 140), st.sampled_from([0, 1, 40, 257])),
+    st.sampled_from([1, 128]),
+    st.booleans(),
+)
+def test_groups_of_any_sizes_have_scales(form, sizes, extents, shared, exponents):
+    behind, n, k = extents
+    total = sum(sizes) + behind if form != "rows" else max(sizes, default=0) + behind
+    lines = {"m": (1, shared), "n": (shared, 1)}.get(form, (shared, shared))
+    x = drawn_groups(form, sizes, total, n, k, lines, exponents=exponents)
+    more = {"scale_a": x.scale_a, "scale_b": x.scale_b, "rows": x.ends.get("rows")}
+    for _ in range(2):  # the first time, and known
+        assert x.error(unigemm.grouped_matmul(x.a, x.b, x.ends.get("offsets"), **more)) < 1e-6
 
 
 @pytest.mark.parametrize("lines", [(1, 1), (1, 128), (128, 1), (128, 128)])
