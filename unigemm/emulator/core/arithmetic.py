@@ -350,9 +350,8 @@ def _narrow_fma(kind: str) -> Any:
     """Return the operation on narrow floats: the sum is rounded to odd in float64 first."""
 
     def half(x: Any, y: Any, z: Any) -> Any:
-        wide = [np.asarray(v, np.float64) for v in (x, y, z)]
-        product = wide[0] * wide[1]
-        return rounding._to_odd(product, wide[2], product + wide[2])
+        x, y, z = (np.asarray(v, np.float64) for v in (x, y, z))
+        return rounding.to_odd(x * y, z)
 
     if kind == "f16":
         return lambda x, y, z: half(x, y, z).astype(np.float16)
@@ -367,9 +366,7 @@ def _narrow_fma(kind: str) -> Any:
 
 def _odd32(x: Any) -> Any:
     """Cut float64 to float32, with the last bit set where that is inexact."""
-    near = x.astype(np.float32)
-    over = np.abs(near.astype(np.float64)) > np.abs(x)
-    cut = np.where(over, np.nextafter(near, np.float32(0)), near)
+    cut = rounding.cut(x, np.float32)
     inexact = (cut.astype(np.float64) != x) & np.isfinite(x)
     return (cut.view(np.uint32) | inexact.astype(np.uint32)).view(np.float32)
 

@@ -151,6 +151,12 @@ def bfi(b: Builder, i: Instruction) -> Op:
     return computed(function, (kind, kind, "u32", "u32"), kind, b, i)
 
 
+def _bits(x: Any) -> Any:
+    """Return the bits of integers, the lowest first, along a new dimension."""
+    raw = np.ascontiguousarray(x)[..., None].view(np.uint8)
+    return np.unpackbits(raw, axis=-1, bitorder="little")
+
+
 @instruction("brev")
 def brev(b: Builder, i: Instruction) -> Op:
     """Reverse the bits."""
@@ -158,9 +164,7 @@ def brev(b: Builder, i: Instruction) -> Op:
     kind = i.parts[-1]
 
     def function(x: Any) -> Any:
-        raw = np.ascontiguousarray(x)[..., None].view(np.uint8)
-        bits = np.unpackbits(raw, axis=-1, bitorder="little")
-        reversed_bits = np.packbits(bits[..., ::-1], axis=-1, bitorder="little")
+        reversed_bits = np.packbits(_bits(x)[..., ::-1], axis=-1, bitorder="little")
         return reversed_bits.view(np.asarray(x).dtype)[..., 0]
 
     return computed(function, kind, kind, b, i)
@@ -174,9 +178,7 @@ def bfind(b: Builder, i: Instruction) -> Op:
     width = 8 * width_of(kind)
 
     def function(x: Any) -> Any:
-        raw = np.where(x < 0, ~x, x) if kind[0] == "s" else x
-        bits = np.unpackbits(np.ascontiguousarray(raw)[..., None].view(np.uint8), axis=-1,
-                             bitorder="little")  # fmt: skip
+        bits = _bits(np.where(x < 0, ~x, x) if kind[0] == "s" else x)
         behind = np.argmax(bits[..., ::-1], -1)  # zeros above it
         index = behind if "shiftamt" in i.parts else width - 1 - behind
         return np.where(bits.any(-1), index, 0xFFFFFFFF)
@@ -193,8 +195,7 @@ def bits_of(b: Builder, i: Instruction) -> Op:
     count_ones = i.parts[0] == "popc"
 
     def function(x: Any) -> Any:
-        raw = np.ascontiguousarray(x)[..., None].view(np.uint8)
-        bits = np.unpackbits(raw, axis=-1, bitorder="little")
+        bits = _bits(x)
         if count_ones:
             return bits.sum(-1)
         return np.where(bits.any(-1), np.argmax(bits[..., ::-1], -1), width)

@@ -295,7 +295,8 @@ class Builder:
             Names to functions (builder, instruction) that return closures, looked up by the
             longest name that begins an opcode.
         """
-        steps = tuple(self._step(i, s, instructions, stops) for i, s in enumerate(self._segments()))
+        segments = enumerate(self.flow.segments)
+        steps = tuple(self._step(i, s, instructions, stops) for i, s in segments)
         steps = tuple(self._with_products_together(step) for step in steps)
         return Program(
             self.kernel, steps, tuple(self._slots), self._counts, tuple(self._constants),
@@ -307,9 +308,6 @@ class Builder:
     def _with_products_together(self, step: Step) -> Step:
         ops, lines = joined(step.ops, step.lines, tuple(self._slots))
         return replace(step, ops=ops, lines=lines)
-
-    def _segments(self) -> tuple[Segment, ...]:
-        return self.flow.segments
 
     def _step(self, number: int, segment: Segment, instructions: Any, stops: Any) -> Step:
         body = self.kernel.body

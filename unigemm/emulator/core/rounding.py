@@ -21,6 +21,7 @@ __all__ = [
     "rounded",
     "tf32",
     "to_integer",
+    "to_odd",
     "wide",
 ]
 
@@ -44,7 +45,7 @@ def fma32(a: Any, b: Any, c: Any) -> Any:
     if small.any():
         doubtful |= small & (total != 0)
     if doubtful.any():
-        np.copyto(total, _to_odd(product, np.broadcast_to(c, total.shape), total), where=doubtful)
+        np.copyto(total, to_odd(product, c), where=doubtful)
     return total.astype(np.float32)
 
 
@@ -52,7 +53,7 @@ def fma32_down(a: Any, b: Any, c: Any) -> Any:
     """Return ``a * b + c`` of float32, rounded towards minus infinity."""
     x, y, z = (np.asarray(each, np.float64) for each in (a, b, c))
     product = x * y
-    total = _to_odd(product, np.broadcast_to(z, product.shape), product + z)
+    total = to_odd(product, z)
     near = total.astype(np.float32)
     over = near.astype(np.float64) > total
     return np.where(over, np.nextafter(near, np.float32(-np.inf)), near)
@@ -70,14 +71,13 @@ def flush(x: Any) -> Any:
     return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
 
 
-def _to_odd(x: Any, y: Any, total: Any) -> Any:
+def to_odd(x: Any, y: Any) -> Any:
     """Return x + y with its last bit set where the sum was inexact (rounding to odd).
 
     A second rounding to a format with at least two bits less is then the right one.
     S. Boldo and G. Melquiond, "Emulation of FMA and Correctly Rounded Sums", 2008.
     """
-    back = total - x
-    error = (x - (total - back)) + (y - back)
+    total, error = _two_sum(x, y)
     bits = total.view(np.int64)
     towards = np.where((error > 0) == (total > 0), 1, -1)
     moved = (bits + towards).view(np.float64)
@@ -91,8 +91,7 @@ def fma64(a: Any, b: Any, c: Any) -> Any:
     high, low = _two_product(a, b)
     carry, rest = _two_sum(c, low)
     top, middle = _two_sum(high, carry)
-    tail = middle + rest
-    result = top + _to_odd(middle, rest, tail)
+    result = top + to_odd(middle, rest)
     plain = high + c
     if all(_is_middling(x) for x in (a, b, c, high)):
         return np.where(high == 0, plain, result)  # zeros with their signs
