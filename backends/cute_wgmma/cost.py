@@ -18,7 +18,14 @@ from ..common.launches import Array, Launches
 from ..common.workspace import bytes_moved, workspace_bytes
 from .copies import copied_operands, repacked_bytes
 from .geometry import BLOCK, column_blocks, column_step
-from .geometry_operands import MMA_M, SWIZZLE_BYTES, is_promoted, products
+from .geometry_operands import (
+    MMA_M,
+    SWIZZLE_BYTES,
+    in_panels,
+    is_promoted,
+    products,
+    shared_major,
+)
 
 __all__ = ["SCHEDULES", "usage"]
 
@@ -28,6 +35,9 @@ _ALONE = 128  # columns that one warpgroup's wgmma takes as long for as for fewe
 # With scales of blocks: how much longer k_tiles take for each halving of the columns that surely
 # share one, and where none do (docs/lab-notes/2026-11-27-scales-of-blocks.md).
 _HALVED, _OF_EACH = 0.06, 0.4
+# How many times as long shared memory takes to give columns of an N-major B, by the bytes that a
+# swizzle divides their line into (docs/lab-notes/2026-11-27-narrow-swizzles.md).
+_BY_SWIZZLE = ((128, 1.0), (64, 1.25), (32, 2.0), (16, 3.0))
 
 
 def usage(
@@ -78,7 +88,7 @@ def usage(
         k_tiles=k_tiles,
         mma_us=rows * alone * x.tile_k / rate * longer,
         issue_us=np.where(is_promoted(problem), rows * x.tile_n / (128.0 * clock), 0.0),
-        smem_us=(rows + rows / MMA_M * x.tile_n) * per_k / (128.0 * clock) * longer,
+        smem_us=(rows + rows / MMA_M * _columns(problem, x)) * per_k / (128.0 * clock) * longer,
         steps=1.0 / x.slice_k,
         zero_rows=x.tile_m - used_m + x.tile_n - used_n,
         l2_us=every_read / (64.0 * sms * clock) * longer,
@@ -96,6 +106,18 @@ def usage(
         copied_us=2 * copied / gbs,
         clusters=(cluster > 1) * 1.0,
     )
+
+
+def _columns(problem: Problem, x: Launches) -> Array:
+    """Return a tile's columns, each counted 1.0 or more: as long as shared memory takes for it."""
+    if shared_major(problem, "b", MMA_M) == "k":
+        return x.tile_n
+    line = x.tile_n * problem.b.dtype.itemsize
+    times = np.select(
+        [line % size == 0 for size, _ in _BY_SWIZZLE], [each for _, each in _BY_SWIZZLE]
+    )
+    found: Array = x.tile_n * np.where(in_panels(problem, x.tile_n), 1.0, times)
+    return found
 
 
 def _promotion(problem: Problem, m: int, n: int, x: Launches) -> Array:
