@@ -36,6 +36,9 @@ _KINDS = np.array(
 )
 _DOT_THREADS = 768  # of an SM at once: about 80 registers each
 _COPIES_A_CLOCK = 32.0  # whose instructions an SM issues
+# Elements of few rows that an SM reads in a clock if they do not lie along K, since then each lane
+# reads lines of its own (docs/lab-notes/2026-11-27-strided-few-rows.md).
+_STRIDED = 7.0
 
 
 class Held(NamedTuple):
@@ -165,6 +168,7 @@ def usage(
         for extent, used in ((m, used_m), (n, used_n))
     )
     in_cluster, dot = x.cluster_k > 1, x.schedule == SCHEDULES.index(DOT)
+    strided = dot & (problem.a.major != "k")
     none = np.zeros(x.size)
     return Usage(
         ctas=ctas,
@@ -172,7 +176,7 @@ def usage(
         sms=none + sms,
         k_tiles=k_tiles,
         mma_us=x.tile_m * x.tile_n * step / rate,
-        issue_us=copies / (_COPIES_A_CLOCK * clock),
+        issue_us=copies / (_COPIES_A_CLOCK * clock) + strided * used_m * step / (_STRIDED * clock),
         smem_us=read / (128.0 * clock),
         steps=none + 1.0,
         zero_rows=(x.tile_m - used_m + x.tile_n - used_n) * (x.producers > 0),
