@@ -136,7 +136,7 @@ class Device(Protocol):
             return math.inf
         rows = a.shape[-2]
         if rows > self._checked_rows:
-            draw = random.Random()  # not the generator that the caller may have seeded
+            draw = random.Random(rows)  # not the generator that the caller may have seeded
             picked = [0, rows - 1, *draw.choices(range(rows), k=self._checked_rows - 2)]
             a, out = self._rows(a, picked), self._rows(out, picked)
         y, worst = self._wide(b), 0.0
