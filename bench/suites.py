@@ -122,7 +122,7 @@ def workloads(
 
 
 def add_problem_options(parser: ArgumentParser, dtype: str, backend: str) -> None:
-    """Add what is multiplied and by which backend, with these of them by default."""
+    """Add the options of what is multiplied and by which backend, with the caller's defaults."""
     parser.add_argument("--suite", default="squares,layers,tall-wide,large-k,odd,batched")
     parser.add_argument("--dtype", default=dtype)
     parser.add_argument("--layout", default=",".join(LAYOUTS))

@@ -247,10 +247,10 @@ def _fills(k_tiles: Array, parts: Array) -> Array:
 def _clusters(
     problem: Problem, target: Target, every: _Catalogue, count: Array, k_tiles: Array
 ) -> tuple[Array, Array]:
-    """Return tiles, and CTAs of clusters along K that share them: of big tiles that leave SMs idle.
+    """Return big tiles that leave SMs idle, and the CTAs of clusters along K that share each.
 
-    They do where no fewer clusters run at once than CTAs would. Those with a warp that only copies
-    have two CTAs.
+    Clusters are offered where their CTAs would not take fewer waves alone, and of two CTAs only
+    where a warp only copies.
     """
     none = np.zeros(0, np.int64)
     if target.capability[0] != 9 or problem.converted is not None:

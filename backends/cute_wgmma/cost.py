@@ -121,7 +121,7 @@ def _columns(problem: Problem, x: Launches) -> Array:
 
 
 def _promotion(problem: Problem, m: int, n: int, x: Launches) -> Array:
-    """Return how many times as long k_tiles take where scales of columns are promoted with.
+    """Return how many times as long k_tiles take where promotion multiplies by scales of columns.
 
     Products of few rows or columns wait for memory meanwhile.
     """

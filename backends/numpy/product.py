@@ -380,7 +380,7 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def _unpacked(stage: Callable[[_Block], np.ndarray], axis: int) -> Callable[[_Block], np.ndarray]:
-    """Return blocks of bytes as twice the numbers along K, the low half of a byte first."""
+    """Return blocks of the numbers in bytes, two for each byte along K, the low half first."""
     import numpy as np
 
     numbers = np.array([*_E2M1, *(-x for x in _E2M1)])
