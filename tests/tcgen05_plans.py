@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from unigemm import cache as kernel_cache
+from unigemm.backends.common.device_limits import clusters_at_once
 from unigemm.backends.cute_tcgen05.candidates import offered, scratch_bytes
-from unigemm.backends.cute_tcgen05.cost import clusters_at_once
 from unigemm.backends.cute_tcgen05.geometry import ROWS
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.plan import Plan

@@ -10,9 +10,9 @@ from unigemm.planning.plan import Plan
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
+from ..common.device_limits import clusters_at_once
 from ..cute.backend import CuteBackend
 from .candidates import MODEL
-from .cost import clusters_at_once
 from .geometry import geometry
 from .legality import unsupported_product, unsupported_reason
 

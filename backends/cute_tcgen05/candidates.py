@@ -14,11 +14,12 @@ from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
+from ..common.device_limits import clusters_at_once
 from ..common.groups import even
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer
 from ..common.workspace import bias_grad_bytes, workspace_bytes
-from .cost import clusters_at_once, repacked_bytes, usage
+from .cost import repacked_bytes, usage
 from .geometry import SCHEDULES, geometry
 from .legality import narrowest, unsupported_promotion, unsupported_reason
 from .tiles import MOST_SWAPPED, tiles

@@ -15,6 +15,7 @@ from unigemm.problem.block_scales import TILE_BYTES, blocked_count, blocks_of
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.cost_model import Usage
+from ..common.device_limits import MAX_CLUSTER, clusters_at_once
 from ..common.epilogue import epilogue_us, scales_each_column
 from ..common.groups import even, stack_of, tiles_along
 from ..common.launches import Array, Launches
@@ -31,20 +32,11 @@ from .geometry import (
     store_of,
 )
 
-__all__ = ["clusters_at_once", "repacked_bytes", "usage"]
+__all__ = ["repacked_bytes", "usage"]
 
-#: CTAs of a cluster, and how many clusters run at once on a B200, each CTA alone on its SM: they
-#: lie within a GPC of 18 or 20 SMs, and clusters of four and eight leave some SMs over.
-_CLUSTERS = {1: 148, 2: 74, 4: 34, 8: 16}
 # How much longer storing takes than by TMA: by rows of boxes; by threads, whose lanes are
 # neighbours only where D is M-major.
 _STORES = {"tma": 1.0, "rows": 6.7, "direct": 2.9}
-
-
-def clusters_at_once(target: Target, ctas: int) -> int:
-    """Return how many clusters of `ctas` CTAs run at once."""
-    whole = _CLUSTERS[1]
-    return max(1, _CLUSTERS.get(ctas, whole // ctas) * target.sm_count // whole)
 
 
 def usage(
@@ -57,7 +49,7 @@ def usage(
     gbs = target.dram_gbs * 1e3
     pair = np.array([name.startswith("pair") for name in SCHEDULES])[x.schedule]
     ctas = x.cluster_m * x.cluster_n
-    at_once = np.array([0, *(clusters_at_once(target, each) for each in range(1, 9))])[ctas]
+    at_once = np.array([clusters_at_once(target, c) for c in range(MAX_CLUSTER + 1)])[ctas]
     down = tiles_along(problem, "m", m, x.tile_m * x.cluster_m)
     count = np.ceil(down * -(-n // (x.tile_n * x.cluster_n)) * batch).astype(np.int64)
     k_tiles = -((-k // x.tile_k) // x.split_k)
