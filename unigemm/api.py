@@ -182,7 +182,7 @@ def matmul(
     out : array, optional
         Where to put the result: an array of the result's shape, on the same device. It may have any
         strides that give each element an address of its own. If it shares memory with `a` or `b`,
-        the result is that of copies, which is made apart.
+        the result is as if these had been copied before.
     dtype : dtype or str, optional
         Type of the result. The default is that of `out`, or else that of the inputs, with float32
         for float8 and int32 for int8. float16 and bfloat16 inputs also give float32, and float8
@@ -253,11 +253,11 @@ def matmul(
         Give a result of eight bits and its scales, as `quantize` would of a float32 result: what
         the next product reads as its `a` and `scale_a`. `dtype` is float8_e4m3fn (the default),
         float8_e5m2 or int8 (the default of int8 inputs). Scales for each 128 neighbours of a row,
-        (..., M, ceil(N / 128)), the kernel writes: those of Hopper's tensor cores, and the CPU.
-        Those of rows, (..., M, 1), a second pass behind it: the result lies in scratch memory in
-        bfloat16 (float32 for int8 and for float16 inputs), as the plan says. It makes all
-        scales of products by a vector `b`, too, and on GPUs of gated results, those of 128 from
-        float32. `out` is a pair.
+        (..., M, ceil(N / 128)), are written by the kernel, on Hopper's tensor cores and the CPU.
+        Scales of rows, (..., M, 1), are made by a second pass, which reads the result from scratch
+        memory in bfloat16 (float32 for int8 and for float16 inputs), as the plan says. That pass
+        also makes all scales of products by a vector `b` and, on GPUs, of gated results, those of
+        128 neighbours from float32. `out` is a pair.
     casting : {"no", "equiv", "safe", "same_kind", "unsafe"}, optional
         Which conversions of NumPy and CuPy arrays are allowed, by default "same_kind".
 
@@ -398,7 +398,7 @@ def plan(
     rest: Rest = "zeros",
     keep: int = KEPT,
     tuned: bool = True,
-    **fused: Unpack[EpilogueOptions],
+    **epilogue_options: Unpack[EpilogueOptions],
 ) -> Plan:
     """Decide which kernel computes ``a @ b``, or a grouped product, without running it.
 
@@ -419,9 +419,9 @@ def plan(
     quantize_out
         As in `matmul`.
     offsets, rows, rest : optional
-        As in `grouped_matmul`, for whose products these are. Of the arrays the shapes and types
-        count and nothing that they hold: groups are taken to be uneven, as experts get rows.
-    **fused
+        As in `grouped_matmul`, for whose products these are. Only the shapes and types of
+        arrays count, not what they hold: groups are taken to be uneven, as experts get rows.
+    **epilogue_options
         What `matmul` takes for an epilogue (alpha, bias, activation, ...). An `ArraySpec` describes
         an array, and any number stands for a number; but the number 0 as `alpha` or `beta` leaves
         its term out of the plan, too.
@@ -456,7 +456,7 @@ def plan(
         batch_invariant=truth(batch_invariant, "batch_invariant"), backend=backend,
         scale_a=scale_a, scale_b=scale_b, offsets=offsets, rows=rows, rest=rest,
         operation="matmul" if offsets is None and rows is None else "grouped",
-        quantize_out=quantize_out, **fused,
+        quantize_out=quantize_out, **epilogue_options,
     )  # fmt: skip
     keep, tuned = whole_number(keep, "keep", 0), truth(tuned, "tuned")
     return plan_request(request, target, scaled=truth(scaled, "scaled"), keep=keep, tuned=tuned)

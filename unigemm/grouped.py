@@ -173,9 +173,9 @@ def grouped_matmul(
         How many rows of each matrix of two stacks are valid; the others are not read.
     rest : {"zeros", "untouched"}
         What becomes of rows (or columns) of the result that belong to no group: zeros, whatever the
-        epilogue is, or memory as it was, which of a new array is anything. So it is with
-        `preact_out` and other results. They count in neither `amax_out` nor `bias_grad_out`. K
-        behind the last end is not read.
+        epilogue is, or left as they were, which in a new array is anything. The same holds
+        for `preact_out` and other results. These rows count in neither `amax_out` nor
+        `bias_grad_out`. K behind the last end is not read.
     dtype, precision, deterministic, backend, plan, stream
         As in `matmul`.
     quantize_out : (1, 128) or "row", optional

@@ -67,9 +67,9 @@ def quantize(
     ShapeMismatch
         Rows or blocks of an array that has fewer than two dimensions.
     UnsupportedDtype
-        The type of `x` or of the result is another one.
+        The type of `x`, or `dtype`, is none of these.
     UnsupportedProblem
-        `block` is another one, or the array cannot be read. It is also the base class of these.
+        `block` is none of these, or the array cannot be read. It is also the base class of these.
     BackendUnavailable, CompilationError
         There is no kernel for the array's GPU.
 

@@ -67,7 +67,7 @@ def einsum(
     ShapeMismatch
         The subscripts do not fit the arrays, or the extents of an index differ.
     UnsupportedProblem
-        The subscripts are none, or `matmul` refuses the product; see there for other errors.
+        The subscripts cannot be read, or `matmul` refuses the product; see there for other errors.
 
     Notes
     -----

@@ -49,10 +49,10 @@ _LONGEST = 16 << 20  # characters of a line
 def record(
     file: str | os.PathLike[str] | None = None,
 ) -> Iterator[list[Plan | RoundingKernel]]:
-    """Note which kernels products, and `quantize`, need inside, of all threads.
+    """Note which kernels products, and `quantize`, need in a block, in all threads.
 
-    The host needs none. What was called before is planned again, so that it is noted, too. A
-    program that JAX has compiled before is not.
+    Products in host memory need none. Calls of a kind that was made before the block are planned
+    again, so that they are noted, too; a program that JAX compiled before is not.
 
     Parameters
     ----------

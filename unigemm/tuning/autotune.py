@@ -87,7 +87,7 @@ def autotune(
     rows: Array | ArraySpec | None = None,
     rest: Rest = "zeros",
     quantize_out: QuantizeOut | None = None,
-    **fused: Unpack[EpilogueOptions],
+    **epilogue_options: Unpack[EpilogueOptions],
 ) -> Plan:
     """Measure the best configurations for ``a @ b``, and use the fastest from then on.
 
@@ -119,14 +119,14 @@ def autotune(
     report : callable, optional
         Called with what is being done, how many steps are done, and how many there are.
     scale_a, scale_b : float, array or ArraySpec, optional
-        As in `unigemm.matmul`, but those of 16 and 32 elements of K.
+        As in `unigemm.matmul`, except scales of 16 or 32 elements of K.
     offsets, rows, rest : optional
         As in `unigemm.grouped_matmul`, whose plans these are for. What the offsets say is what is
         measured; an ArraySpec stands for groups of equal sizes. The result serves all offsets of as
         many groups.
     quantize_out : (1, 128) or "row", optional
         As in `unigemm.matmul`. The time is that of both passes, where rows have scales.
-    **fused
+    **epilogue_options
         What `matmul` takes for an epilogue (alpha, bias, activation, ...), as in `unigemm.plan`.
 
     Returns
@@ -138,7 +138,7 @@ def autotune(
     ------
     UnsupportedProblem
         The product cannot be planned, its arrays are not compact, its operands have scales of 16 or
-        32 elements of K, or another argument is none.
+        32 elements of K, or another argument is not valid.
     BackendUnavailable
         There is no CUDA device to measure on, or no library to measure with.
     CacheError
@@ -158,7 +158,7 @@ def autotune(
     groups: dict[str, Any] = {"offsets": offsets, "rows": rows, "rest": rest} if grouped else {}
     request = Request(
         a, b, out, scale_a=scale_a, scale_b=scale_b, operation="grouped" if grouped else "matmul",
-        quantize_out=quantize_out, **groups, **fused,
+        quantize_out=quantize_out, **groups, **epilogue_options,
     )  # fmt: skip
     requested = Options(backend=backend)
     check_options(requested)
@@ -167,7 +167,9 @@ def autotune(
     options: dict[str, Any] = {"precision": precision, "deterministic": deterministic}
     options |= {"backend": backend, "dtype": dtype, "keep": candidates - 1, "tuned": False}
     options["quantize_out"] = quantize_out
-    first = api.plan(a, b, out, **options, scale_a=scale_a, scale_b=scale_b, **groups, **fused)
+    first = api.plan(
+        a, b, out, **options, scale_a=scale_a, scale_b=scale_b, **groups, **epilogue_options
+    )
     if device is None:
         device = best_device(0 if isinstance(a, ArraySpec) else max(0, view(a, "a").device.index))
     if grouped or request.has_epilogue or request.scales():

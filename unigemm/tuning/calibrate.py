@@ -71,7 +71,7 @@ def calibrate(
     Raises
     ------
     UnsupportedProblem
-        There is no time to measure in, no such number of a device, or `file` names none.
+        There is no time to measure in, no device of that number, or `file` is not a path.
     BackendUnavailable
         There is no CUDA device to measure on, or no library to measure with.
     CacheError
