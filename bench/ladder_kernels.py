@@ -23,7 +23,7 @@ from cutlass import Float32, Int32, Int64, range_constexpr
 
 from bench.ladder_options import BYTES, OPTIONS, SIDE, pitch_of, smem_bytes, stripped
 from unigemm.backends.cute.kernels.device import GMEM, Divisor, select
-from unigemm.backends.cute.kernels.host_arguments import Addresses, Sizes, Steps, batch_offset
+from unigemm.backends.cute.kernels.host_arguments import Addresses, Sizes, Steps
 from unigemm.backends.cute.kernels.records import Arguments
 from unigemm.backends.cute_simt.geometry import Geometry
 from unigemm.backends.cute_simt.geometry_operands import BANK_VECTOR
@@ -80,8 +80,8 @@ def matrix(
     address: Int64, rows: Int32, columns: Int32, steps: Steps, batch: tuple[Int32, Int32]
 ) -> cute.Tensor:
     """View one matrix of a stack in device memory."""
-    start = address + batch_offset(steps, batch) * BYTES
-    pointer = cute.make_ptr(Float32, start, GMEM, assumed_align=BYTES)
+    start = Int64(batch[0]) * steps.l0 + Int64(batch[1]) * steps.l1
+    pointer = cute.make_ptr(Float32, address + start * BYTES, GMEM, assumed_align=BYTES)
     return cute.make_tensor(pointer, cute.make_layout((rows, columns), stride=steps[:2]))
 
 
