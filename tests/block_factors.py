@@ -1,8 +1,8 @@
-"""Products with scales of 128 elements of K, drawn, beside float64."""
+"""Products with scales of 128 elements of K, drawn, against float64."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,9 +18,12 @@ class Scaled:
     Attributes
     ----------
     a, b, scale_a, scale_b
-        Arguments of `unigemm.matmul`.
+        Arguments of `unigemm.matmul`, or of `unigemm.grouped_matmul`.
     expected, magnitude
-        The product of the scaled operands, and that of their magnitudes, in float64.
+        The product of the scaled operands, and that of their magnitudes, in float64; 0 where no
+        group is.
+    ends
+        Those of groups: `offsets` or `rows`.
     """
 
     a: np.ndarray
@@ -29,6 +32,7 @@ class Scaled:
     scale_b: np.ndarray
     expected: np.ndarray
     magnitude: np.ndarray
+    ends: dict[str, np.ndarray] = field(default_factory=dict)
 
     def error(self, got) -> float:
         """Return the largest error, of the sum of magnitudes; NaN where one is."""

@@ -1,11 +1,9 @@
-"""Grouped products of float8 with scales of 128 elements of K, drawn, beside float64."""
+"""Grouped products of float8 with scales of 128 elements of K, drawn, against float64."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from block_factors import BLOCK
+from block_factors import BLOCK, Scaled
 
 from unigemm.problem.dtypes import DType, numpy_dtype
 
@@ -13,35 +11,7 @@ from unigemm.problem.dtypes import DType, numpy_dtype
 FORMS = ("m", "n", "rows")
 
 
-@dataclass(frozen=True)
-class GroupedScaled:
-    """Operands, scales, the ends of groups, and what comes out.
-
-    Attributes
-    ----------
-    a, b, scale_a, scale_b, ends
-        Arguments of `unigemm.grouped_matmul`; the ends are `offsets` or `rows`.
-    expected, magnitude
-        The product of the scaled operands, and that of their magnitudes, in float64; 0 where no
-        group is.
-    """
-
-    a: np.ndarray
-    b: np.ndarray
-    scale_a: np.ndarray
-    scale_b: np.ndarray
-    ends: dict[str, np.ndarray]
-    expected: np.ndarray
-    magnitude: np.ndarray
-
-    def error(self, got) -> float:
-        """Return the largest error, of the sum of magnitudes; NaN where one is."""
-        assert np.shape(got) == self.expected.shape
-        off = abs(np.asarray(got, np.float64) - self.expected)
-        return float(np.max(off / np.where(self.magnitude == 0, 1, self.magnitude), initial=0))
-
-
-def drawn_groups(form, sizes, total, n, k, lines, seed=0, exponents=False) -> GroupedScaled:
+def drawn_groups(form, sizes, total, n, k, lines, seed=0, exponents=False) -> Scaled:
     """Draw groups of these sizes of `total` rows (or columns, or valid rows of each).
 
     Where they divide K, `total` is that of all groups, and `k` the rows.
@@ -75,9 +45,7 @@ def drawn_groups(form, sizes, total, n, k, lines, seed=0, exponents=False) -> Gr
     expected, magnitude = (_multiplied(form, sizes, *map(f, wide)) for f in (np.asarray, abs))
     ends = np.array(sizes if form == "rows" else np.cumsum(sizes), np.int32)
     ends = {"rows": ends} if form == "rows" else {"offsets": ends}
-    return GroupedScaled(
-        x, y.swapaxes(-1, -2), of_x, of_y.swapaxes(-1, -2), ends, expected, magnitude
-    )
+    return Scaled(x, y.swapaxes(-1, -2), of_x, of_y.swapaxes(-1, -2), expected, magnitude, ends)
 
 
 def _multiplied(form, sizes, x, y):

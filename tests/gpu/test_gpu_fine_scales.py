@@ -1,4 +1,4 @@
-"""Scales of lines and of 128 elements of K on a GPU, beside float64."""
+"""Scales of lines and of 128 elements of K on a GPU, against float64."""
 
 from __future__ import annotations
 
