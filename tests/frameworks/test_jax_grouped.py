@@ -1,6 +1,8 @@
-"""`unigemm.jax.ragged_dot`, beside `jax.lax.ragged_dot`: types, transformations, refusals."""
+"""`unigemm.jax.ragged_dot`, against `jax.lax.ragged_dot`: types, transformations, refusals."""
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 import pytest
@@ -220,7 +222,11 @@ def test_eight_bits_have_scales_of_groups_lines_and_blocks(way, what, dtype):
         with pytest.raises(unigemm.UnsupportedProblem):
             uj.ragged_dot(a, b, ENDS, **drawn_scales(what, t, n, k))
         return
-    multiply = jax.jit(lambda a, b, sizes, scales: uj.ragged_dot(a, b, sizes, **scales))
+
+    def multiply(a, b, sizes, scales):
+        return uj.ragged_dot(a, b, sizes, **scales)
+
+    functions = jax.jit(multiply), multiply
     exponents = ["float8_e8m0fnu"] if "128" in what else []
     for kind in ("float32", *exponents):
         scales = drawn_scales(what, t, n, k, kind)
@@ -233,7 +239,7 @@ def test_eight_bits_have_scales_of_groups_lines_and_blocks(way, what, dtype):
             for group, size in enumerate(sizes):
                 expected[begin : begin + size] = x[begin : begin + size] @ y[group]
                 begin += size
-            for f in (multiply, lambda a, b, sizes, scales: uj.ragged_dot(a, b, sizes, **scales)):
+            for f in functions:
                 found = f(a, b, jnp.array(sizes), scales)
                 assert found.dtype == jnp.float32
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3)
@@ -270,10 +276,10 @@ def test_scales_of_another_shape_or_type_are_refused_in_words(k):
         ({"scale_a": jnp.ones((9, blocks)), "scale_b": jnp.ones((2, blocks, 150))},
          unigemm.UnigemmError, "scale_[ab]"),
     ):  # fmt: skip
-        for f in (uj.ragged_dot, lambda *x, given=given: jax.jit(lambda: uj.ragged_dot(*x))()):
-            if f is uj.ragged_dot:
-                with pytest.raises(error, match=words):
-                    f(a, b, ENDS, **given)
+        call = functools.partial(uj.ragged_dot, a, b, ENDS, **given)
+        for f in (call, jax.jit(call)):
+            with pytest.raises(error, match=words):
+                f()
     rows, columns = jnp.ones((9, blocks)), jnp.ones((3, blocks, 150))
     found = uj.ragged_dot(a, b, ENDS, scale_a=rows, scale_b=columns)
     np.testing.assert_array_equal(found, np.repeat([[k], [0]], [7, 2], 0) * np.ones((1, 150)))
