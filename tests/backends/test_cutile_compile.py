@@ -310,8 +310,11 @@ def test_a_bundle_made_here_serves_a_machine_without_tileiras(tmp_path):
     plan = unigemm.plan(spec, spec, target="sm_90a", backend="cutile")
     made = unigemm.compile(plan, cache=cache)
     cache.export_bundle(tmp_path / "bundle")
-    folders = {"CACHE_DIR": tmp_path / "other", "CACHE_BUNDLES": tmp_path / "bundle"}
-    found = output_of("-c", TRAVELLER, **{f"UNIGEMM_{name}": x for name, x in folders.items()})
+    found = output_of(
+        *("-c", TRAVELLER),
+        UNIGEMM_CACHE_DIR=tmp_path / "other",
+        UNIGEMM_CACHE_BUNDLES=tmp_path / "bundle",
+    )
     assert found.split()[0] == made.entry.digest
 
 

@@ -58,8 +58,8 @@ def test_an_offered_configuration_compiles_without_spills_and_multiplies_right(
         pytest.skip(missing())
     with device(plan.target, seed=offer.number, lockstep=offer.number % 4 > 0) as gpu:
         multiply(plan, offer.number)
-    launched = [of for of, _ in gpu.launches if of.kernel.startswith("tcgen05")]
-    assert [of.cluster[:2] for of in launched] == [plan.config.cluster]
+    launched = [launch for launch, _ in gpu.launches if launch.kernel.startswith("tcgen05")]
+    assert [launch.cluster[:2] for launch in launched] == [plan.config.cluster]
     assert launched[0].shared_bytes == geometry_of(plan).smem_bytes
 
 

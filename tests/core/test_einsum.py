@@ -82,9 +82,7 @@ def test_any_contraction_is_numpys(case):
 
 
 @settings(max_examples=60)
-@given(
-    case=contractions(most=2), kind=st.sampled_from(["float8_e4m3fn", "float8_e5m2", "bfloat16"])
-)
+@given(case=contractions(most=2), kind=st.sampled_from(SMALL))
 def test_any_contraction_of_small_types_is_that_of_their_numbers(case, kind):
     text, arrays = case
     small = [x.real.astype(getattr(ml_dtypes, kind)) for x in arrays]

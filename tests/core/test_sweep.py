@@ -431,9 +431,9 @@ def test_the_command_measures_writes_and_prints(gpu, tmp_path, monkeypatch, caps
     command("--stages", "2,3", "--tile", "64x64,32x64", "--plot", str(picture))
     assert "<svg" in picture.read_text()
     assert "--group '0' is not like" in command("--json", "--group", "0", code=2)
-    arguments = json.loads(command("--json", "--epilogue", "bias,gelu_tanh", "--top", "1"))
-    assert arguments[0]["problem"] == f"{SMALL}+bias+gelu_tanh"
-    assert arguments[0]["us"] == pytest.approx(10e3)
+    found = json.loads(command("--json", "--epilogue", "bias,gelu_tanh", "--top", "1"))
+    assert found[0]["problem"] == f"{SMALL}+bias+gelu_tanh"
+    assert found[0]["us"] == pytest.approx(10e3)
     assert "'swish' is not known" in command("--json", "--epilogue", "swish", code=2)
     assert "some milliseconds" in command("--json", "--budget", "nan", "--top", "2", code=2)
 

@@ -516,10 +516,10 @@ def test_the_command_line_tunes_with_an_epilogue(stopwatch, monkeypatch, capsys)
     from unigemm.cli import main as cli
     from unigemm.tuning import autotune as module
 
-    given_to, measured = [], module.autotune
+    tuned, measured = [], module.autotune
 
     def taken(a, b, **given):
-        given_to.append(given)
+        tuned.append(given)
         x, y = (stopwatch.driver.ones(each.shape, numpy_dtype(each.dtype)) for each in (a, b))
         return measured(x, y, device=stopwatch, **given)
 
@@ -535,15 +535,15 @@ def test_the_command_line_tunes_with_an_epilogue(stopwatch, monkeypatch, capsys)
 
     plan = said("--epilogue", "bias,gelu_tanh,preact_out", "--budget", "0.001")
     assert plan["tile"] == list(TILES["third"])
-    assert given_to[0]["bias"].shape == (8,)
-    assert given_to[0]["activation"] == "gelu_tanh"
+    assert tuned[0]["bias"].shape == (8,)
+    assert tuned[0]["activation"] == "gelu_tanh"
     plan = said("--groups", "4", "--epilogue", "relu", "--budget", "0.001")
     assert (plan["problem"]["groups"]["along"], plan["extents"]["groups"]) == ("m", 4)
     blocks = ("--dtype", "float8_e4m3fn", "--scale-a", "1x128", "--scale-b", "128x128:x")
     assert "not supported" in said(*blocks, code=2)["error"]["message"]
     plan = said(*blocks[:-1], "128x128", "--budget", "0.001", k="256")
     assert plan["problem"]["scales"]["a"]["granularity"] == "1x128"
-    assert given_to[-1]["scale_b"].shape == (2, 1)
+    assert tuned[-1]["scale_b"].shape == (2, 1)
     assert "not known" in said("--epilogue", "bais", code=2)["error"]["message"]
     assert "along 'q'" in said("--groups", "4", "--along", "q", code=2)["error"]["message"]
     assert "some seconds" in said("--budget", "nan", code=2)["error"]["message"]

@@ -248,7 +248,7 @@ def test_products_that_are_called_at_once_may_be_measured_first(monkeypatch):
 
     tuned = []
     monkeypatch.setattr(
-        online, "tune", lambda library, request, options, fusion, how: tuned.append(fusion)
+        online, "tune", lambda library, request, options, traced, how: tuned.append(traced)
     )
     x, bias = torch.ones(4, 4), torch.ones(4)
     with torch.no_grad(), unigemm.autotuning():
