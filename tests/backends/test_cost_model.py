@@ -366,9 +366,8 @@ def test_neither_the_pick_nor_what_lost_to_it_depends_on_how_many_are_kept(
         assert least.backend == some.backend == most.backend
         assert some.alternatives == most.alternatives[:keep]
         alone = [choose(problem, size, target, [backend], keep=0) for backend in able]
-        best = min(
-            alone, key=lambda plan: plan.predicted_us
-        )  # some of them were perhaps not compared
+        # Some of these were perhaps not compared.
+        best = min(alone, key=lambda plan: plan.predicted_us)
         assert (least.backend, least.config) == (best.backend, best.config)
 
 

@@ -205,9 +205,8 @@ def test_a_scale_that_is_no_number_spoils_its_row():
 
 @pytest.mark.parametrize(("a", "b"), [("e2m1", "e5m2"), ("e3m2", "e2m3")])
 def test_products_of_narrow_floats_without_scales(a, b):
-    word = scaled_word(
-        128, 32, a, b, "", (0, 1)
-    )  # accumulators of float32 where B's scales would be
+    # Where B's scales would be named, the word says that accumulators are float32.
+    word = scaled_word(128, 32, a, b, "", (0, 1))
 
     def edit(text):
         text = text.replace(".kind::mxf8f6f4.block_scale", ".kind::f8f6f4")

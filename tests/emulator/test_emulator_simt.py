@@ -109,9 +109,8 @@ def test_few_rows_of_either_operand_give_the_product(dtype):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_dots_that_only_float64_has_give_the_product(rows):
     """Parts of a K that ends within a warp's load, and columns within a tile, for each shape."""
-    shapes = [
-        x for x in DOT_SHAPES[rows == 3 :: 2] if rows == 1 or x[0] < 8
-    ]  # else too many accumulators
+    # Three rows by eight columns are too many accumulators.
+    shapes = [x for x in DOT_SHAPES[rows == 3 :: 2] if rows == 1 or x[0] < 8]
     for seed, (each, warps, slices) in enumerate(shapes):
         tile = ({1: 1, 3: 4}[rows], each * warps, 1)
         config = Config(tile, warps=(1, warps), slice_k=slices, split_k=2, schedule="dot")

@@ -34,7 +34,7 @@ _TOGETHER = {  # types that are multiplied with each other: types of their accum
 
 
 def acc_kinds(a: str, b: str) -> tuple[str, ...]:
-    """Return the types that accumulators of products of two types may have; none if none has."""
+    """Return the types that accumulators of products of two types may have, if any."""
     return next((acc for kinds, acc in _TOGETHER.items() if a in kinds and b in kinds), ())
 
 
@@ -84,7 +84,7 @@ def read_acc(V: Any, slots: tuple[int, ...], kind: str, warps: int, halves: int)
 
 
 def write_acc(V: Any, slots: tuple[int, ...], values: Any, kind: str, m: Any, *,
-               saturate: bool = False) -> None:  # fmt: skip
+              saturate: bool = False) -> None:  # fmt: skip
     """Round D, of the shape of `read_acc`, and write it to the registers of the active lanes."""
     warps, rows, columns = values.shape
     halves = rows // 8
