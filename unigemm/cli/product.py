@@ -94,12 +94,12 @@ def takes_product(*omitted: str) -> Callable[[Callable[..., None]], Callable[...
     return decorated
 
 
-def plans_of(product: Product, *, keep: int = KEPT, tuned: bool = True) -> list[Plan]:
-    """Plan a product for every named target; options as in `unigemm.plan`."""
+def plans_of(product: Product, *, keep: int = KEPT) -> list[Plan]:
+    """Plan a product for every named target, and keep this many alternatives of each plan."""
     words = {name: word for name, word in vars(product).items() if name != "target"}
     request = request_of(**words)
     wanted: list[str | None] = [*product.target] if product.target else [None]
-    return [plan_request(request, x, scaled=False, keep=keep, tuned=tuned) for x in wanted]
+    return [plan_request(request, x, scaled=False, keep=keep, tuned=True) for x in wanted]
 
 
 def operands_of(product: Product) -> tuple[ArraySpec, ArraySpec, dict[str, Any], dict[str, Any]]:
