@@ -140,7 +140,7 @@ def _find(x: Any, kind: type, name: str) -> Library:
         advice = "plan() takes an ArraySpec; matmul needs an array"
     elif hasattr(kind, "__cuda_array_interface__"):
         advice = f"pass cupy.asarray({name}), which shares its memory"
-    elif x is None or is_written(name) or name.startswith("out["):
+    elif x is None or is_written(name):
         advice = "pass an array"  # a copy would be written instead
     else:
         advice = f"pass numpy.asarray({name}), or an array with __dlpack__"

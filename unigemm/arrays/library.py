@@ -226,5 +226,5 @@ WRITTEN = ("preact_out", "amax_out", "bias_grad_out")
 
 
 def is_written(name: str) -> bool:
-    """Whether the array of a call that has a name is written."""
-    return name == "out" or name in WRITTEN or name.startswith("result ")
+    """Whether the array of a call that has a name is written; out[1] is what callers say."""
+    return name == "out" or name in WRITTEN or name.startswith(("result ", "out["))
