@@ -25,6 +25,7 @@ __all__ = [
     "all_checked",
     "factor",
     "layer_options",
+    "present",
     "scales_apart",
     "tensors",
 ]
@@ -145,7 +146,7 @@ def scales_apart(
     scales: list[Tensor | None] = []
     for name, each in (("scale_a", scale_a), ("scale_b", scale_b)):
         if each is None or isinstance(each, Tensor):
-            tensors(**{} if each is None else {name: each})
+            tensors(**present(**{name: each}))
             scales.append(each)
         elif isinstance(each, numbers.Real):
             scale = number(each, name) * (1.0 if scale is None else scale)

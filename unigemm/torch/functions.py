@@ -351,7 +351,7 @@ def _gated(
     options: dict[str, Any],
 ) -> Any:  # fmt: skip
     tensors(input=x, weight=weight, **present(bias=bias))
-    options = {name: value for name, value in options.items() if value is not None}
+    options = present(**options)
     apart = any(name in options for name in ("dtype", "scale_a", "scale_b", "quantize_out"))
     products.check_gated(x, weight, activation, gate_layout, of_bytes=apart)
     gate = {"activation": activation, "gate_layout": gate_layout}
