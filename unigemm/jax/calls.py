@@ -202,7 +202,7 @@ def call_on_host(
     operands, results
         Their shapes and dtypes.
     what, options
-        What decides the call beside these.
+        What the call is and what else decides it, for its key.
     """
     result = _one_or_all(results)
     # jax-tvm-ffi 0.1.3 has no complex numbers
@@ -377,10 +377,10 @@ def _planned_call(
         blocks=scales.layouts,
         granularity=scales.granularity,
         operation="matmul" if form is None else "grouped",
+        form=form,
     )
     wanted = requested.with_named_backend(wanted)
     requested.check_options(wanted)
-    wanted = replace(wanted, form=form)
     wanted = with_quantized_results(wanted, {"a": a.dtype, "b": b.dtype}, 0)
     wanted = with_second_pass(wanted, dict(told), on_host=False)
     sharing = wanted.quantize_out
