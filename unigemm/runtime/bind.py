@@ -97,13 +97,13 @@ def bind(library: Library, request: Request) -> Bound:
     of_scales = see.operands.copy()  # and the ends of groups
     see.operands.clear()
     if options.quantize_out is not None:  # of other calls NumPy may multiply what no kernel reads
-        first = {name: library.operand(x, name) for name, x in request.multiplied.items()}
+        first = request.operands(library)
         kinds = {name: x.dtype for name, x in first.items()}
         options = with_quantized_results(options, kinds, len(request.results))
         vector, on_host = len(first["b"].shape) == 1, first["a"].device == HOST
         options = with_second_pass(options, arguments, on_host=on_host, vector=vector)
     if arguments or host_view(library, request.a, "a") is None:  # else NumPy converts
-        first = {name: library.operand(x, name) for name, x in request.multiplied.items()}
+        first = request.operands(library)
         options = with_conversion(
             first, options, has_epilogue=bool(arguments), promotes=library.promotes
         )
@@ -117,8 +117,7 @@ def bind(library: Library, request: Request) -> Bound:
         see.before += _read(library, request)
     later = measured(library, request, options, traced)
     check_options(options)
-    named = request.multiplied
-    hosts = {name: host_view(library, x, name) for name, x in named.items()}
+    hosts = {name: host_view(library, x, name) for name, x in request.multiplied.items()}
     requested, options = options, with_named_backend(options)
     if options.casting is not None and not library.promotes:
         raise UnsupportedProblem("casting= is for NumPy and CuPy arrays; leave it out")
@@ -128,8 +127,7 @@ def bind(library: Library, request: Request) -> Bound:
         with blaming(requested, options):
             bound = _bind_host(library, product, options)
     else:
-        operands = {name: library.operand(x, name) for name, x in named.items()}
-        operands |= see.operands | of_scales
+        operands = request.operands(library) | see.operands | of_scales
         operands = {name: operands[name] for name in request.arrays()}  # in the order of `known`
         bound = _bound(library, operands, requested, options, traced, scales, in_place=in_place)
     refuse_changed(library, see.before)

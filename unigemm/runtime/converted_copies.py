@@ -50,8 +50,7 @@ def with_copies(library: Library, request: Request) -> Replaced | None:
         return None
     if host_view(library, request.a, "a") is not None:
         return None
-    named = request.multiplied
-    operands = {name: library.operand(x, name) for name, x in named.items()}
+    operands = request.operands(library)
     has_epilogue = bool(request.arguments())
     options = Options.of(request, NO_SCALES, scaled=bool(request.scales()))
     options = with_conversion(operands, options, has_epilogue=has_epilogue, promotes=True)

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from ..arrays.library import KNOWN, WRITTEN, Library
+from ..arrays.operands import Operand
 from ..arrays.types import EpilogueOptions
 from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
@@ -91,6 +92,10 @@ class Request(NamedTuple):
     def multiplied(self) -> dict[str, Any]:
         """`a`, `b`, and `out` if the caller brings it, by name."""
         return dict(zip(("a", "b", "out"), (self.a, self.b, *self.results), strict=False))
+
+    def operands(self, library: Library) -> dict[str, Operand]:
+        """Return what is `multiplied` as kernels read it."""
+        return {name: library.operand(x, name) for name, x in self.multiplied.items()}
 
     def arguments(self) -> dict[str, Any]:
         """Return what is requested of the epilogue, those of a function by longer names.
