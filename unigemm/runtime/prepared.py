@@ -30,7 +30,7 @@ __all__ = ["Prepared", "prepare"]
 
 _OPERANDS = ("a", "b", "out")
 #: The fields that a caller gives by name; those of functions are mappings.
-_AUX = (*(name for name in NAMED if name not in _OPERANDS), "epilogue_args")
+_BY_NAME = (*(name for name in NAMED if name not in _OPERANDS), "epilogue_args")
 
 
 def prepare(a: Any, b: Any, /, out: Any = None, **options: Unpack[PreparedOptions]) -> Prepared:
@@ -87,7 +87,7 @@ class Prepared:
 
     def __init__(self, request: Request) -> None:
         request = whole(request)
-        self._required = tuple(n for n in _AUX if _has_array(getattr(request, n)))
+        self._required = tuple(n for n in _BY_NAME if _has_array(getattr(request, n)))
         nothing: dict[str, Any] = dict.fromkeys(("a", "b", *self._required))
         self._has_out = request.out is not None
         self._template = request._replace(**nothing, out=None, stream=None)
@@ -189,7 +189,7 @@ class Prepared:
             if given.get(name) is None:
                 raise UnsupportedProblem(f"this was prepared with an array as {name}; pass {name}=")
         for name in given:
-            if name not in _AUX or (
+            if name not in _BY_NAME or (
                 name not in self._required and getattr(self._template, name) is None
             ):
                 raise UnsupportedProblem(

@@ -300,18 +300,18 @@ def call_of(first: Plan, request: Request) -> Call:
     scales_of_z = _scales_of(problem, arrays.get(SCALES), z)
     in_epilogue = scales_of(
         request.scales(),
-        lambda s, name: _spec(s, name, aux=True).layout,
+        lambda s, name: _spec(s, name, spread=True).layout,
         lambda name: {"a": x, "b": y}[name].layout,
         form,
     ).in_epilogue
     arguments |= request.given(in_epilogue)
     scaling = {name: s for name, s in scaling.items() if name not in in_epilogue}
     given = dict(arguments)
-    given |= {name: _spec(arrays[name], name, aux=True) for name in arguments if name in arrays}
+    given |= {name: _spec(arrays[name], name, spread=True) for name in arguments if name in arrays}
     if out is not None and given.get("c") is not None and arguments["c"] is out:
         given["c"] = z
     scales = dict(scaling)
-    scales |= {name: _spec(arrays[name], name, aux=True) for name in scaling if name in arrays}
+    scales |= {name: _spec(arrays[name], name, spread=True) for name in scaling if name in arrays}
     traced = None
     if given or scales_of_z is not None:
         options = Options(
@@ -386,14 +386,14 @@ def check_class(first: Plan, a: ArraySpec, b: ArraySpec, out: Any, **more: Any) 
         raise another_class(first.problem)
 
 
-def _spec(x: Any, name: str, *, aux: bool = False) -> ArraySpec:
+def _spec(x: Any, name: str, *, spread: bool = False) -> ArraySpec:
     """Describe a compact array with the shape, dtype, order and alignment of one.
 
-    `aux` is for auxiliary arrays, which broadcast: a step of 0 is an extent of 1.
+    One that is `spread` is broadcast: a step of 0 is an extent of 1.
     """
     layout = x.layout if isinstance(x, ArraySpec) else view(x, name).layout
     shape, steps = layout.shape, layout.strides
-    if aux:
+    if spread:
         pairs = zip(shape, steps, strict=True)
         shape = tuple(1 if step == 0 else extent for extent, step in pairs)
     columns = len(shape) > 1 and steps[-2] == 1 and steps[-1] != 1
