@@ -61,9 +61,9 @@ class Gemm:
     scale_strides
         Strides in bytes of the block scales of A and B, if there are any: (row, block, L0, L1).
     aux_strides
-        Strides in elements of the auxiliary arrays, in its order: (row, column, L0, L1).
+        Strides in elements of the auxiliary arrays, in the epilogue's order: (row, column, L0, L1).
     aux_offsets
-        Offsets of these in elements for each launch.
+        Offsets of the auxiliary arrays in elements for each launch.
     """
 
     problem: Problem
@@ -157,7 +157,7 @@ def canonical(
     epilogue
         Its arrays have no classes yet, and get those of `aux`.
     aux
-        Layouts of its arrays, broadcast to the shape of ``a @ b``.
+        Layouts of the epilogue's arrays, broadcast to the shape of ``a @ b``.
     converted
         The type that the operands are converted to where they are read.
 

@@ -274,7 +274,7 @@ def _formula(epilogue: Epilogue, index: int, names: list[str]) -> str:
 def arithmetic(accumulator: DType, result: DType) -> DType:
     """Return the type that steps compute in.
 
-    float32, but float64 for accumulators in float64, and for integers that stay so: it holds them.
+    float32; but float64 where accumulators are, and for integers that stay such: it holds them.
     """
     wide = accumulator is DType.FLOAT64 or accumulator is result is DType.INT32
     return DType.FLOAT64 if wide else DType.FLOAT32

@@ -241,7 +241,7 @@ def zeroed(library: Library, make: Callable[[], Any]) -> Any:
 
 
 def taking(indices: Sequence[int]) -> Callable[[Sequence[int]], tuple[int, ...]]:
-    """Return a function that takes what has some indices."""
+    """Return a function that takes the addresses at some indices."""
     if len(indices) > 1:
         return itemgetter(*indices)
     if not indices:

@@ -174,7 +174,7 @@ def stated(a: Layout, b: Layout, d: Layout, options: Options) -> Gemm:
 def intermediate(a: DType, d: Layout, sharing: Sharing = "row") -> Layout:
     """Return the layout of what a second pass rounds to a result that lies so.
 
-    bfloat16 has bits enough for float8; int8 has no more itself. Scales of 128 neighbours are
+    bfloat16 has bits enough for float8, but no more than int8 itself. Scales of 128 neighbours are
     those of float32, as other kernels give them.
     """
     narrow = (
