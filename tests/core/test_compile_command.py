@@ -39,7 +39,7 @@ def test_the_command_makes_the_very_kernel(
     sizes, dtype, precision, layout, batch, target, monkeypatch
 ):
     product = main.Product(*sizes, dtype, None, layout, batch, [target], precision=precision)
-    (plan,) = main.plans_of(product, tuned=False)
+    (plan,) = main.plans_of(product)
     planned = []
     monkeypatch.setattr(main.show, "compile_all", lambda plans, quiet: planned.extend(plans) or [])
     words = shlex.split(command_of(plan))
