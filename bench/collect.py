@@ -2,10 +2,10 @@
 
 What a fit is made of, and what claims are judged by. For each problem of ``models:SEED`` (to fit
 to), ``heldout:SEED`` or ``families:SEED`` (to judge by) the planner's best launches, and others,
-sampled evenly from all that the backends offer (see `unigemm.tuning.launch_draw`). Kernels are
-compiled on all cores;
-nothing compiles beside the measuring. Kinds of numbers take turns, so a run that is cut short has
-some of each. Ends by itself after ``--seconds``.
+sampled evenly from all that the backends offer (see `unigemm.tuning.launch_draw`); of grouped
+products ``groups:SEED`` and ``heldout-groups:SEED``. Kernels are compiled on all cores; nothing
+compiles beside the measuring. Kinds of numbers take turns, so a run that is cut short has some of
+each. Problems whose pick is not compiled in time are left out. Ends by itself after ``--seconds``.
 
 The file holds one JSON object a launch, as `bench.sweep` writes them, with "suite", and "drawn":
 "best", "evenly" or "varied". ``--dry-run --target h100`` says what would be done, without a GPU.
@@ -30,6 +30,8 @@ from statistics import mean, quantiles
 from typing import Any
 
 from bench.command import command, require_device
+from bench.group_sizes import NAMES as GROUP_NAMES
+from bench.group_sizes import random_groups
 from bench.suites import kind_named, sizes_of_models
 from unigemm import api, capabilities
 from unigemm.errors import BackendUnavailable, UnsupportedProblem
@@ -74,6 +76,9 @@ def problems(suite: str, counts: dict[str, int]) -> list[Todo]:
 
 def _works(suite: str, kind: str) -> Iterator[Workload]:
     dtype, precision = kind_named(kind)
+    if suite.partition(":")[0] in GROUP_NAMES:
+        yield from _grouped_works(suite, kind)
+        return
     of_families = suite.startswith("families:")
     most = (_MOST_FLOPS_OF_FAMILIES if of_families else _MOST_FLOPS).get(kind, 2e12)
     for number, shape in enumerate(sizes_of_models(suite, most)):
@@ -84,6 +89,23 @@ def _works(suite: str, kind: str) -> Iterator[Workload]:
         if dtype.itemsize == 1:  # what PyTorch multiplies, and models have
             n, k, layout = -(-n // 16) * 16, -(-k // 16) * 16, "nt"
         yield Workload(m, n, k, dtype, layout, batch[0] if batch else 1, precision=precision)
+
+
+def _grouped_works(suite: str, kind: str) -> Iterator[Workload]:
+    name, _, seed = suite.partition(":")
+    if not seed.isdecimal():
+        raise UnsupportedProblem(f"no seed in {suite!r}; write {name}:1")
+    dtype, precision = kind_named(kind)
+    for number, x in enumerate(random_groups(name, int(seed), _MOST_FLOPS.get(kind, 2e12))):
+        m, n, k = x.m, x.n, x.k
+        layout = "tn" if x.along == "k" else "nn" if number % 4 == 3 else "nt"
+        if dtype.itemsize == 1:  # weights as layers have them, and no gradients
+            n, k, layout = -(-n // 16) * 16, -(-k // 16) * 16, "nt"
+            if x.along == "k":
+                continue
+        yield Workload(
+            m, n, k, dtype, layout, precision=precision, groups=x.groups, along=x.along, each=x.each
+        )
 
 
 def counts_of(text: str) -> dict[str, int]:
@@ -323,7 +345,13 @@ def collect(
 def measured(
     each: Todo, pool: Pool, measurer: Measurer, args: argparse.Namespace, summary: Summary
 ) -> None:
-    """Measure a problem's launches whose kernels are there, and write them."""
+    """Measure a problem's launches whose kernels are there, and write them.
+
+    Not where the planner's pick is missing: then nobody knows how far it is from the best.
+    """
+    if pool.state(each.launches[0].kernel) != "made":
+        print(f"{each.work}: its pick was not compiled in time", flush=True)
+        return
     launches = [x for x in each.launches if pool.state(x.kernel) == "made"]
     while launches:
         try:
@@ -364,7 +392,9 @@ def dry_run(todo: Iterable[Todo], args: argparse.Namespace) -> None:
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--suite", default="models:1", help="or heldout:SEED, families:SEED")
+    parser.add_argument(
+        "--suite", default="models:1", help="or heldout:, families:, groups:, heldout-groups:SEED"
+    )
     parser.add_argument("--kinds", default=COUNTS, help="problems of each kind of numbers")
     parser.add_argument("--backend", default=BACKENDS)
     parser.add_argument("--best", type=int, default=8, help="the planner's best launches")

@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from processes import output_of, python
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench import collect
+from bench.group_sizes import NAMES as GROUP_NAMES
+from bench.group_sizes import random_groups
 from bench.model_sizes import FAMILIES, WIDTHS, family, is_held_out
 from bench.suites import SUITES, shapes_of
 from unigemm.errors import UnsupportedProblem
@@ -69,6 +72,36 @@ def test_sizes_of_models_are_drawn_anew_by_a_seed():
     for wrong in ("models", "models:x", "heldout:-1"):
         with pytest.raises(UnsupportedProblem, match="heldout:SEED and families:SEED"):
             shapes_of(wrong)
+
+
+def test_grouped_products_to_fit_to_and_to_judge_by_share_no_shape():
+    def drawn(name, seed):
+        return list(islice(random_groups(name, seed), 60))
+
+    fitted, judged = (
+        {(x.groups, x.m, x.n, x.k) for seed in range(8) for x in drawn(name, seed)}
+        for name in GROUP_NAMES
+    )
+    assert not fitted & judged
+    some = drawn("groups", 3)
+    assert some == drawn("groups", 3) != drawn("groups", 4)
+    assert {x.along for x in some} == {"m", "k", "rows"}
+    for x in some:
+        assert not x.each or sum(x.each) == (x.k if x.along == "k" else x.m)
+        assert len(x.each) in (0, x.groups)
+    assert any(0 in x.each for x in some)
+
+
+def test_a_grouped_suite_has_its_layouts_and_sizes():
+    todo = collect.problems("heldout-groups:2", {"bfloat16": 12, "float8_e4m3fn": 8})
+    works = [each.work for each in todo]
+    assert all(work.groups for work in works)
+    assert {work.layout for work in works if work.along == "k"} <= {"tn"}
+    assert all(work.layout == "nt" for work in works if work.dtype.itemsize == 1)
+    plans = contenders([planned(works[0], target="h100", keep=0, tuned=False)], 3)
+    assert plans[0].problem.groups is not None
+    with pytest.raises(UnsupportedProblem, match="write groups:1"):
+        collect.problems("groups", {"bfloat16": 1})
 
 
 def test_a_run_that_is_cut_short_has_every_kind():
@@ -188,6 +221,16 @@ def test_kernels_that_were_not_made_in_time_are_not_measured(tmp_path):
     _, records = collected(tmp_path, measured, Pool({missing}))
     assert missing not in set(map(kernel_of_record, records))
     assert 0 < len(records) < len(everything)
+
+
+def test_a_problem_whose_pick_was_not_made_in_time_is_left_out(tmp_path):
+    _, everything = collected(tmp_path, measured, Pool())
+    (tmp_path / "x.jsonl.xz").unlink()
+    first = everything[0]
+    _, records = collected(tmp_path, measured, Pool({kernel_of_record(first)}))
+    left_out = [x for x in everything if x["problem"] == first["problem"]]
+    assert len(left_out) == 6
+    assert not [x for x in records if x["problem"] == first["problem"]]
 
 
 def kernel_of_record(record):

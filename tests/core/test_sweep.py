@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cupy")
@@ -36,6 +37,7 @@ from unigemm.tuning.sweep import (
     _described,
     compile_all,
     contenders,
+    given_of,
     read,
     row,
     spec_of,
@@ -321,17 +323,25 @@ def test_quantised_results_are_swept_and_their_names_say_so(gpu):
     assert _described(other.problem) not in (records[0]["epilogue"], "")
 
 
+UNEVEN = {"m": (3, 0, 20, 9), "n": (1, 0, 5, 2), "k": (3, 0, 8, 5), "rows": (32, 0, 5, 1)}
+
+
 @pytest.mark.parametrize("along", ["m", "n", "k", "rows"])
 @pytest.mark.parametrize("arguments", [(), (("activation", "relu"),)], ids=str)
-def test_groups_are_swept_in_equal_parts(gpu, along, arguments):
-    work = replace(SMALL, groups=4, along=along, arguments=arguments)
+@pytest.mark.parametrize("uneven", [False, True])
+def test_groups_are_swept_in_equal_parts_or_in_those_given(gpu, along, arguments, uneven):
+    each = UNEVEN[along] if uneven else ()
+    work = replace(SMALL, groups=4, along=along, arguments=arguments, each=each)
     plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
     assert plans[0].problem.groups.stacked == (along == "rows")
     records = sweep(work, plans, gpu)
     assert [each["us"] for each in records] == pytest.approx([10e3, 6e3, 12e3])
     assert [each["error_of_bound"] <= 1 for each in records] == [True] * 3
     assert all("cublas_us" not in each for each in records)
-    assert f"in 4 groups along {along}" in records[0]["problem"]
+    assert f"in 4 {'uneven ' * uneven}groups along {along}" in records[0]["problem"]
+    if uneven:
+        ends = given_of(work)["rows" if along == "rows" else "offsets"]
+        assert ends.tolist() == list(each if along == "rows" else np.cumsum(each))
     flops = 2 * SMALL.m * SMALL.n * SMALL.k * (4 if along == "rows" else 1)
     assert row(records[0])["tflops"] == pytest.approx(flops / 10e3 / 1e6)
     plan = plans[0]

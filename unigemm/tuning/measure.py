@@ -88,8 +88,10 @@ class Workload:
         Further arguments of `unigemm.matmul` and their values: its scales, and its epilogue's. An
         `ArraySpec` describes an array.
     groups, along
-        Of a grouped product, whose groups are equal: how many there are, and what they divide, as
-        the options of the command line say it. 0 for another product.
+        Of a grouped product: how many groups there are, and what they divide, as the options of the
+        command line say it. 0 for another product.
+    each
+        How much each group has of what they divide; nothing where they are equal.
     """
 
     m: int
@@ -104,6 +106,7 @@ class Workload:
     arguments: tuple[tuple[str, Any], ...] = ()
     groups: int = 0
     along: str = "m"
+    each: tuple[int, ...] = ()
 
     @property
     def plain(self) -> Workload:
@@ -165,7 +168,8 @@ class Workload:
         tail = f"+{self.offset}" if self.offset else ""
         kind = str(self.dtype) if self.precision == "ieee" else self.precision
         into = f"-{self.into}" if self.into else ""
-        size += f" in {self.groups} groups along {self.along}" if self.groups else ""
+        uneven = "uneven " if self.each else ""
+        size += f" in {self.groups} {uneven}groups along {self.along}" if self.groups else ""
         arguments = "".join(f"+{_word(name, value)}" for name, value in self.arguments)
         return f"{size}-{self.layout}-{kind}{into}{tail}{arguments}"
 

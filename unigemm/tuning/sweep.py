@@ -104,8 +104,19 @@ def given_of(work: Workload) -> dict[str, Any]:
     given = dict(work.arguments)
     if work.groups:
         single = spec_of(replace(work, groups=0))
-        given |= grouped_specs(*single, work.groups, work.along)[2]
+        ends = grouped_specs(*single, work.groups, work.along)[2]
+        given |= {name: _ends(work, each) for name, each in ends.items()}
     return given
+
+
+def _ends(work: Workload, described: ArraySpec) -> Any:
+    """Return where groups end, on the host; or their description, where they are equal."""
+    if not work.each:
+        return described
+    import numpy as np
+
+    values = work.each if work.along == "rows" else np.cumsum(work.each)
+    return np.array(values, np.int32)
 
 
 def planned(work: Workload, **options: Any) -> Plan:
