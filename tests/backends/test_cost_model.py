@@ -19,6 +19,7 @@ from unigemm.backends.common import ranking
 from unigemm.backends.common.coefficients import DATA, GROUPS, kind_of, model_of
 from unigemm.backends.common.correction import FEATURES, Trees, factors, features
 from unigemm.backends.common.cost_model import Coefficients, Usage, estimate
+from unigemm.backends.common.device_limits import clusters_at_once
 from unigemm.backends.common.groups import even
 from unigemm.backends.common.launches import columns_of
 from unigemm.backends.common.ranking import rounded
@@ -278,6 +279,35 @@ def test_groups_count_the_multiprocessors_that_clusters_leave_idle(sizes):
 def test_tiles_are_for_the_long_ones_among_uneven_groups():
     plan = _grouped_plan(256, 16384, 4096, 7168)  # 64 rows on average
     assert plan.config.tile[0] == 128  # by which most weights are read once
+
+
+@pytest.mark.parametrize("dtype", _TYPES)
+def test_ping_pong_is_considered_only_where_ctas_have_a_second_tile(dtype):
+    def launches_of(m, n, k, **options):
+        a, b = ArraySpec((m, k), dtype), ArraySpec((k, n), dtype, "F")
+        plan = unigemm.plan(
+            a, b, target="h100", precision=_TYPES[dtype], backend="cute_wgmma", keep=0, **options
+        )
+        problem, extents = plan.problem, plan.extents
+        return extents, [
+            each.config
+            for each in WGMMA.candidates(problem, extents, plan.target)
+            if each.config.schedule == "pingpong"
+        ]
+
+    rng = random.Random(dtype)
+    seen = 0
+    for _ in range(12):
+        m, n = (8 * round(2 ** rng.uniform(4, 10)) for _ in range(2))
+        extents, found = launches_of(m, n, 4096)
+        seen += len(found)
+        for config in found:
+            own, (rows, columns, _) = config.oriented(extents), config.tile
+            cm, cn = config.cluster
+            ctas = -(-own.m // (rows * cm)) * cm * -(-own.n // (columns * cn)) * cn
+            at_once = clusters_at_once(named_target("h100"), cm * cn) * cm * cn
+            assert ctas * config.split_k > at_once, config
+    assert seen > 100
 
 
 def test_what_uneven_groups_read_again_comes_in_part_from_device_memory():
