@@ -53,7 +53,8 @@ class Usage(NamedTuple):
     reductions
         Kernels that add up partial sums.
     exchanges
-        Barriers of CTAs or warps that add up their accumulators on the SM.
+        Steps that wait for one another where sums are added up: barriers of CTAs or warps that do
+        so on the SM, reads of parts by a block of a reduction.
     exchange_us
         What these move, at 32 bytes of an SM in a clock.
     copies, copied_us
@@ -103,7 +104,8 @@ class Coefficients:
     wave_us
         Of each wave of CTAs, its start.
     reduction_us, exchange_us, copy_us, cluster_us
-        Of each kernel that adds up, each barrier, each kernel that copies, and of clusters.
+        Of each kernel that adds up, each step of `exchanges`, each kernel that copies, and of
+        clusters.
     hot
         How much longer the main loop of long launches takes, as clocks fall under load.
     draw

@@ -26,6 +26,7 @@ _MMA_ROWS = {9: 64, 10: 64, 11: 64}  # the least M of the instruction; of mma.sy
 _SLOTS = {"ndtr": 600}  # issue slots, measured on an H200, where a half counts as hidden
 _SLICED_US = 1.0  # of a tile: its group's part is sliced (fitted to groups of K on an H100)
 _TURNED_BYTES = 32.0  # of an operand that are transposed on the way, of an SM in a clock
+_AT_ONCE = 4.0  # partial sums that a block reads before it waits (`kernels/reduction.py`)
 
 
 def usage(
@@ -91,7 +92,8 @@ def usage(
         added_us=2.0 * partials / gbs,
         # The table of groups' tiles is written before, as parts are added up behind.
         reductions=(x.split_k > 1) + 2.0 * tail + (problem.groups is not None),
-        exchanges=none,
+        # A block adds parts in turn (docs/lab-notes/2026-11-27-long-k.md).
+        exchanges=np.ceil(np.where(tail, parts, x.split_k) / _AT_ONCE) * (tail | (x.split_k > 1)),
         exchange_us=none,
         copies=(a_copied + b_copied) * 1.0,
         copied_us=none + 2 * copied / gbs,

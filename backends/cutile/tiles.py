@@ -288,12 +288,11 @@ def transposed_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
 def _slow_transposed(shape: Shape, a: bool, b: bool) -> bool:
     """Whether a tile of transposed TF32 is one that others beat by far on an H200.
 
-    So are tiles on two CTAs; bands of rows, where only one operand is transposed; and where B is,
-    64x64 tiles, whose loops have two stages only, and narrow tiles with long k_tiles. Several spans
-    of columns were not tried. Times: docs/lab-notes/2026-11-26-tensor-core-code-choices.md.
+    So are tiles on two CTAs; several spans of rows; and where B is, 64x64 tiles, whose loops have
+    two stages only, and narrow tiles with long k_tiles. Several spans of columns were not tried.
+    Times: docs/lab-notes/2026-11-26-tensor-core-code-choices.md, 2026-11-27-long-k.md.
     """
-    bands, columns = len(spans_of(shape.m)) > 1, len(spans_of(shape.n)) > 1
-    if shape.ctas > 1 or columns or (a != b and bands):
+    if shape.ctas > 1 or len(spans_of(shape.m)) > 1 or len(spans_of(shape.n)) > 1:
         return True
     if b and (shape.m, shape.n) == (64, NARROW) and shape.k_tile_bytes > 128:
         return True

@@ -320,6 +320,19 @@ def test_what_uneven_groups_read_again_comes_in_part_from_device_memory():
     assert dram((1, 4)) < dram((1, 2)) < dram((1, 1))  # which share what they read
 
 
+def test_each_four_parts_that_cutile_adds_up_in_turn_take_time():
+    a, b = ArraySpec((64, 131072), "float32"), ArraySpec((131072, 64), "float32")
+    plan = unigemm.plan(a, b, precision="tf32", target=H200, backend="cutile")
+    us = {}
+    for parts in (2, 4, 64, 256):
+        config = replace(plan.config, split_k=parts)
+        found = CUTILE.estimate(plan.problem, plan.extents, plan.target, config)
+        us[parts] = found.prediction.parts.reduction
+    assert us[4] - us[2] < 0.2  # one step
+    assert 6 < us[64] - us[4] < 15  # 128 and 256 parts took 22 and 34 us, many times the traffic
+    assert us[256] > 3 * us[64]
+
+
 # What is ranked.
 
 

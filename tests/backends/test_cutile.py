@@ -332,9 +332,9 @@ def test_what_has_no_copies_is_told_why(problem, arch, reason):
         BACKEND.estimate(problem, EXTENTS, target, COPIED)
 
 
-def test_spans_are_not_offered_where_one_operand_of_tf32_is_turned():
-    """They took twice as long as other tiles on an H200; of both turned they were the best."""
-    for layout, slow in (("nn", True), ("tt", True), ("tn", False), ("nt", False)):
+def test_spans_are_not_offered_where_an_operand_of_tf32_is_turned():
+    """They took 1.35 to 5.4 times as long as the best launch of each of 17 products."""
+    for layout, slow in (("nn", True), ("tt", True), ("tn", True), ("nt", False)):
         reason = unsupported_reason(TURNED[layout], replace(COPIED, repacked=False), H200)
         assert (reason is not None) == slow
         assert layout == "nt" or unsupported_reason(TURNED[layout], COPIED, H200) is None
