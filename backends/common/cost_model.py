@@ -61,6 +61,8 @@ class Usage(NamedTuple):
         Kernels that copy operands before; reading and writing them at the nominal bandwidth.
     clusters
         Whether CTAs form clusters.
+    wait_us
+        Of one CTA: its loads from device memory that wait for one another, if nothing prefetches.
     """
 
     ctas: Array
@@ -84,6 +86,7 @@ class Usage(NamedTuple):
     copies: Array
     copied_us: Array
     clusters: Array
+    wait_us: Array | float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +144,7 @@ class Parts(NamedTuple):
 
     `total` is the sum of `launch`, `loop`, `starts`, `epilogue`, `reduction` and `repack`. Of the
     main loop these overlap: `serial` (`mma` and `latency`, one after the other), `smem`, `l2` and
-    `dram`. `filled` is the part of the waves' slots that have a CTA.
+    `dram` (and what waits for it). `filled` is the part of the waves' slots that have a CTA.
     """
 
     total: Array
@@ -162,6 +165,7 @@ class Parts(NamedTuple):
 
 _STEEPEST = 12.0  # exponent of a norm: higher powers of long times overflow
 _MISSED = 0.1
+_WAITING = 3.0  # exponent of the norm that joins bandwidth and waiting
 _HOT_US = 1000.0  # half of `hot` is reached by main loops of this length
 
 
@@ -177,6 +181,10 @@ def estimate(u: Usage, c: Coefficients) -> Parts:
     slow = (1 - last / u.ctas) * np.maximum(1.0, need / u.slots)
     slow = slow + np.maximum(last, need) / u.ctas
     l2, dram = c.l2 * u.l2_us * slow, c.dram * u.dram_us * slow
+    wait = u.wait_us * waves
+    if np.any(wait):  # loads wait the longer, the busier the memory is: both count
+        joined = (dram**_WAITING + wait**_WAITING) ** (1 / _WAITING)
+        dram = np.where(wait > 0, joined, dram)
     serial = mma + latency
     serial = serial * (1 + c.hot * serial / (serial + _HOT_US))
     loop = overlapping(c, serial, smem, l2, dram)

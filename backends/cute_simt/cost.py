@@ -18,13 +18,19 @@ from ..common.epilogue import epilogue_us
 from ..common.groups import even, tiles_along
 from ..common.launches import Array, Launches
 from ..common.workspace import bytes_moved, workspace_bytes
-from .geometry_gemv import few_rows_blocks, few_rows_depth, few_rows_threads, few_rows_vector
+from .geometry_gemv import (
+    dot_unroll,
+    few_rows_blocks,
+    few_rows_depth,
+    few_rows_threads,
+    few_rows_vector,
+)
 from .geometry_operands import has_aligned_rows, operand_tile
 from .geometry_resources import RESERVED_SMEM, needs_of, resident_warps
 from .legality import unsupported_dmma
 from .schedules import AXPY, DMMA, DMMA_STREAM, DMMA_TAIL, DOT, FEW_ROWS, SCHEDULES, WARP
 
-__all__ = ["STREAMS", "TAILS", "Held", "Tiles", "held", "least_us", "usage"]
+__all__ = ["LOAD_US", "STREAMS", "TAILS", "Held", "Tiles", "held", "least_us", "usage"]
 
 TAILS, STREAMS = ("tail", DMMA_TAIL), ("stream", DMMA_STREAM)
 # Whether each schedule is for few rows, on tensor cores, with a tail, in stream-K.
@@ -39,6 +45,8 @@ _COPIES_A_CLOCK = 32.0  # whose instructions an SM issues
 # Elements of few rows that an SM reads in a clock if they do not lie along K, since then each lane
 # reads lines of its own (docs/lab-notes/2026-11-27-strided-few-rows.md).
 _STRIDED = 7.0
+LOAD_US = 0.75  # from device memory, measured (docs/lab-notes/2026-11-27-loads-that-wait.md)
+_TAIL_ROWS = 4  # of B that "axpy" reads at once where K ends, see kernels/gemv_axpy.py
 
 
 class Held(NamedTuple):
@@ -48,6 +56,7 @@ class Held(NamedTuple):
     step: int
     copies: int
     read: int
+    ahead: int
 
 
 @lru_cache(maxsize=1 << 14)
@@ -57,13 +66,16 @@ def held(
 ) -> Held:  # fmt: skip
     """Return the CTAs that an SM holds, K of a step, and a k_tile's copies and bytes that are read.
 
-    Whatever D is: it decides nothing of these.
+    And of how many steps the loads are in flight at once. Whatever D is: it decides nothing of
+    these.
     """
     problem = Problem(a, b, MatrixType(acc, "n", acc.itemsize), converted=converted)
     if config.schedule in FEW_ROWS:
         threads = few_rows_threads(config)
         blocks = few_rows_blocks(config) if config.schedule == AXPY else _DOT_THREADS // threads
-        return Held(max(1, blocks), few_rows_depth(few_rows_vector(problem), config), 0, 0)
+        step = few_rows_depth(few_rows_vector(problem), config)
+        ahead = dot_unroll(config) if config.schedule == DOT else 1
+        return Held(max(1, blocks), step, 0, 0, ahead)
     tiles = operand_tile(a, config, 0), operand_tile(b, config, 1)
     needs = needs_of(problem, config, *tiles)
     ctas = min(
@@ -74,7 +86,7 @@ def held(
     copies = sum(tile.copies for tile in tiles if not tile.tma_fed)
     (m, n, k), (down, across) = config.tile, config.warps
     read = (m * across * a.dtype.itemsize + n * down * b.dtype.itemsize) * k
-    return Held(max(1, ctas), k, copies, read)
+    return Held(max(1, ctas), k, copies, read, 1)
 
 
 class Tiles(tuple[Config, ...]):
@@ -119,6 +131,26 @@ def _read_again(whole: int, read: Array, times: Array, target: Target) -> Array:
     return (1 - kept) * np.maximum(0.0, np.minimum(read, times * whole) - whole)
 
 
+def _waits(x: Launches, dot: Array, k: int, step: Array, ahead: Array) -> Array:
+    """Return how many times a CTA for few rows waits for loads behind its first, if it does most.
+
+    Once for `ahead` steps along K, once for each step beyond a multiple of these, and for what is
+    left of K, in the last part: there "dot" reads an element a lane, "axpy" a few rows.
+    """
+    whole, left = k // step, k % step
+    mine = np.maximum(1, -(-whole // x.split_k))
+    last = np.maximum(0, whole - (x.split_k - 1) * mine)
+    alone = np.where(
+        dot, -(-left // (WARP * x.slice_k)), -(-np.minimum(left, x.stages) // _TAIL_ROWS)
+    )
+    most, fewer, last = (
+        steps // ahead + steps % ahead for steps in (np.minimum(mine, whole), whole % mine, last)
+    )
+    waits = np.maximum(np.maximum(most, fewer), last + alone)
+    behind: Array = np.maximum(0, waits - 1)  # the first is in `launch_us`
+    return behind
+
+
 def usage(
     problem: Problem, extents: Extents, target: Target, x: Launches, tiles: Sequence[Config]
 ) -> Usage:
@@ -131,7 +163,7 @@ def usage(
     if not isinstance(tiles, Tiles):
         on_sm = [held(*kinds, tile, target.smem_per_sm, problem.converted) for tile in tiles]
         tiles = Tiles(tiles, on_sm)
-    resident, step, copies, read = tiles.held[:, x.base]
+    resident, step, copies, read, ahead = tiles.held[:, x.base]
     few, dmma, tail, stream = _KINDS[:, x.schedule]
     resident = np.where(x.occupancy > 0, np.minimum(x.occupancy, resident), resident)
     slots = resident * sms
@@ -192,4 +224,5 @@ def usage(
         copies=x.repacked * 1.0,
         copied_us=2 * x.repacked * (rows * batch * k * size / gbs),
         clusters=in_cluster * 1.0,
+        wait_us=LOAD_US * few * _waits(x, dot, k, step, ahead) if few.any() else 0.0,
     )

@@ -24,6 +24,9 @@ from unigemm.backends.common.groups import even
 from unigemm.backends.common.launches import columns_of
 from unigemm.backends.common.ranking import rounded
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
+from unigemm.backends.cute_simt.candidates import MODEL as SIMT_MODEL
+from unigemm.backends.cute_simt.cost import LOAD_US
+from unigemm.backends.cute_simt.geometry_gemv import dot_unroll, few_rows_step
 from unigemm.backends.cute_simt.legality import unsupported_dmma
 from unigemm.backends.cute_simt.legality import unsupported_reason as simt_unsupported
 from unigemm.backends.cute_simt.schedules import is_dmma
@@ -127,7 +130,7 @@ usages = st.builds(
     mma_us=us, issue_us=us, smem_us=us, steps=st.floats(0.25, 4), zero_rows=st.integers(0, 256),
     l2_us=us, dram_us=us, store_us=us, epilogue_us=us, overlapped=st.floats(0, 1), added_us=us,
     reductions=st.integers(0, 3), exchanges=st.integers(0, 4), exchange_us=us,
-    copies=st.integers(0, 2), copied_us=us, clusters=st.integers(0, 1),
+    copies=st.integers(0, 2), copied_us=us, clusters=st.integers(0, 1), wait_us=us,
 ).map(lambda u: Usage(*(np.array([float(x)]) for x in u)))  # fmt: skip
 TIMES = [name for name in Usage._fields if name.endswith("_us")]
 MORE = (*TIMES, "k_tiles", "zero_rows", "reductions", "exchanges", "copies", "clusters")
@@ -491,6 +494,54 @@ def test_ranges_of_k_tiles_read_shared_rows_from_device_memory_again_if_the_l2_c
     assert wide[64, 128].dram > 1.5 * wide[128, 64].dram
     small = estimated(512, 2624, 512)  # all of it stays in the L2
     assert small[64, 128].dram == pytest.approx(small[128, 64].dram)
+
+
+def waits_of(problem, k, config):
+    """Walk through the parts of K as the kernels for few rows do: how often one waits."""
+    axpy, found = config.schedule == "axpy", []
+    step = few_rows_step(problem, config)
+    ahead = 1 if axpy else dot_unroll(config)
+    mine = -(-(k // step) // config.split_k)
+    for part in range(config.split_k):
+        steps = min(mine, k // step - min(part * mine, k // step))
+        found.append(steps // ahead + steps % ahead)
+    left = k % step
+    rest = range(0, min(left, config.stages), 4) if axpy else range(0, left, 32 * config.slice_k)
+    found[-1] += len(rest)
+    return max(0, max(found) - 1)
+
+
+@given(
+    st.sampled_from([DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64]), st.integers(1, 8),
+    st.integers(1, 6000), st.sampled_from("kn"),
+)  # fmt: skip
+@example(DType.FLOAT32, 1, 1280 + 8, "n")  # rows are left over, and more than four
+def test_few_rows_wait_as_often_as_their_kernels_load(dtype, m, k, b_major):
+    a, b, d = (MatrixType(dtype, major, 4) for major in ("k", b_major, "n"))
+    problem, sizes = Problem(a, b, d), Extents(m, 2304, k)
+    for offer in SIMT_MODEL.offers(problem, sizes, H200):
+        columns, tiles = offer.launches, offer.tiles
+        used = SIMT_MODEL.usage(offer.problem, offer.extents, H200, columns, tiles)
+        waits = np.broadcast_to(used.wait_us, columns.size) / LOAD_US
+        for at in range(columns.size):
+            config = offer.config(at)
+            few = config.schedule in ("dot", "axpy")
+            expected = waits_of(offer.problem, offer.extents.k, config) if few else 0
+            assert waits[at] == pytest.approx(expected)
+
+
+def test_loads_that_wait_for_one_another_take_longer_than_the_bandwidth():
+    """Both move the same bytes, by one CTA an SM or two; measured: 23.8 and 18.0 us."""
+    a, b = ArraySpec((4, 4096), "float32"), ArraySpec((4096, 4096), "float32", "F")
+    plan = unigemm.plan(a, b, backend="cute_simt", target="h200", tuned=False)
+
+    def estimated(columns, warps, slices):
+        tile = (4, columns, plan.config.tile[2])
+        config = Config(tile, warps=(1, warps), slice_k=slices, schedule="dot")
+        return SIMT.estimate(plan.problem, plan.extents, plan.target, config).prediction.us
+
+    assert plan.config.schedule == "dot"
+    assert estimated(32, 8, 1) > 1.2 * estimated(16, 4, 2)
 
 
 def test_clusters_of_cuda_cores_are_offered_where_all_of_them_run_at_once():
