@@ -1,8 +1,7 @@
 """Fit the cost model to the launches in bench/data: ``python -m bench.fit``.
 
 Writes `unigemm/planning/data`: the coefficients of each backend and kind of numbers, with what they
-were fitted to, and the learned corrections; then those of products with groups (``groups`` instead
-of a kind), which rest on these coefficients. A kind is fitted anew only if it is named, if any are.
+were fitted to, and the learned corrections. A kind is fitted anew only if it is named, if any are.
 Needs no GPU, but SciPy (the `fit` extra).
 """
 
@@ -16,17 +15,14 @@ from dataclasses import asdict
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import unigemm
 from bench.command import command
-from bench.fitting import Measured, fit, fit_groups, measured, models
+from bench.fitting import Measured, fit, measured, models
 from bench.measured import files, launches
-from unigemm.backends.common.coefficients import GROUPS
 from unigemm.backends.common.correction import FEATURES, Trees
-from unigemm.backends.common.cost_model import Coefficients
 
 __all__ = ["HERE", "KINDS", "alike"]
 
@@ -72,36 +68,18 @@ def main() -> None:
             text["sources"][key] = _source(of)
             trees[key] = fitted.correction
             print(f"{key}: {len(of.us)} launches, {time.monotonic() - begin:.0f} s", flush=True)
-        if not args.only or f"{name}/{GROUPS}" in args.only:
-            _fit_groups(name, text, trees)
     write(text, trees)
 
 
-def _fit_groups(name: str, text: dict[str, Any], trees: dict[str, Trees]) -> None:
-    """Fit the correction of a backend's products with groups, if there are any."""
-    model, to = models()[name], []
-    found = [x for x in launches(files(grouped=True)) if x.backend == name]
-    for kinds in KINDS:
-        own = [x for x in found if model.kind(x.problem) in kinds]
-        if own:
-            numbers = text["coefficients"][f"{name} sm_9x {kinds[0]}"]
-            to.append((measured(model, kinds, own), Coefficients(**numbers)))
-    if to:
-        key = f"{name} sm_9x {GROUPS}"
-        trees[key] = fit_groups(to, fits=_FITS)
-        text["sources"][key] = _source(*(of for of, _ in to), grouped=True)
-
-
-def _source(*every: Measured, grouped: bool = False) -> dict[str, object]:
-    used = files(grouped=grouped)
+def _source(of: Measured) -> dict[str, object]:
     return {
-        "launches": sum(len(of.us) for of in every),
-        "products": sum(len(of.names) for of in every),
-        "cards": sorted({target.name for of in every for *_, target in of.names}),
+        "launches": len(of.us),
+        "products": len(of.names),
+        "cards": sorted({target.name for *_, target in of.names}),
         "date": date.today().isoformat(),
         "scipy": version("scipy"),
         "numpy": version("numpy"),
-        "data": {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in used},
+        "data": {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files()},
     }
 
 

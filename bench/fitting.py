@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import astuple, fields, replace
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from unigemm.backends.common.launches import Array
 from unigemm.backends.common.measured import Measured, measured
 from unigemm.backends.common.ranking import CostModel
 
-__all__ = ["Fitted", "Measured", "fit", "fit_groups", "measured", "models"]
+__all__ = ["Fitted", "Measured", "fit", "measured", "models"]
 
 _BOUNDS = {  # of a coefficient: else it stands in for another
     "overlap": (1.2, 12.0), "draw": (1e-4, 1.0), "mma": (0.8, 3.0), "dram": (0.9, 3.0),
@@ -24,7 +23,6 @@ _BOUNDS = {  # of a coefficient: else it stands in for another
 _OF_COEFFICIENTS, _OF_TREES = (2.0, 0.2), (2.0, 0.3)
 _OF_SAMPLED = 4.0  # times the weight of launches that no model chose: they show what is bad, too
 _TREES, _LEVEL_TREES = 300, 40
-_OF_GROUPS = {"trees": 240, "rate": 0.1, "damping": 20.0}  # fewer launches, smaller steps
 _SOME = 5000  # launches, sampled, by which the coefficients are fitted
 _KEPT = 12  # of a product whose launches a model chose: the best, and the same number of the others
 
@@ -64,33 +62,8 @@ def fit(to: Measured, only: Array | None = None, seed: int = 0, fits: int = 1) -
     coefficients = _coefficients(to, trained[0], _weights(to, *_OF_COEFFICIENTS))
     parts = estimate(to.usage, coefficients)
     found = [_grown(to, train, parts, each) for train, each in zip(trained, seeds, strict=True)]
-    mean = [_divided(x, fits) for pair in found for x in pair]
+    mean = [replace(x, leaves=x.leaves / np.float32(fits)) for pair in found for x in pair]
     return Fitted(coefficients, joined(*mean))
-
-
-def fit_groups(to: Sequence[tuple[Measured, Coefficients]], fits: int = 1) -> Trees:
-    """Fit the correction of products with groups, to all kinds of numbers together.
-
-    It says by what the launches of a product differ, no more: how long a product takes depends on
-    how its rows are shared out, which no plan knows.
-
-    Parameters
-    ----------
-    to
-        For each kind its launches, and its coefficients.
-    fits
-        Of which the correction is the mean.
-    """
-    values, left, weights = [], [], []
-    for of, coefficients in to:
-        parts, weight = estimate(of.usage, coefficients), _weights(of, *_OF_TREES)
-        own = np.log(of.us / parts.total)
-        values.append(of.features(parts))
-        left.append(own - _level(of, own, weight))
-        weights.append(weight)
-    of_all = np.concatenate(values, axis=1), np.concatenate(left), np.concatenate(weights)
-    found = [boosted(*of_all, seed=seed, **_OF_GROUPS) for seed in range(fits)]
-    return joined(*(_divided(x, fits) for x in found))
 
 
 def _trained(to: Measured, only: Array | None, seed: int) -> Array:
@@ -103,9 +76,9 @@ def _grown(to: Measured, train: Array, parts: Parts, seed: int) -> tuple[Trees, 
     """Grow trees on what estimates leave of some launches' times."""
     weight = _weights(to, *_OF_TREES)
     left = np.log(to.us / parts.total)
-    seen = np.zeros(len(left))
-    seen[train] = weight[train]
-    level = _level(to, left, seen)
+    weights = np.bincount(to.product[train], weight[train], len(to.names))
+    level = np.bincount(to.product[train], (left * weight)[train], len(to.names))
+    level = (level / np.maximum(weights, 1e-9))[to.product]
     values = to.features(parts)[:, train]
     # How long a product takes is learned of the product alone, and what of its launches differs
     # by all: so that the few that are near the best are not outweighed by how products differ.
@@ -117,18 +90,6 @@ def _grown(to: Measured, train: Array, parts: Parts, seed: int) -> tuple[Trees, 
         values, (left - level)[train], weight[train], trees=_TREES, rate=0.12, seed=seed
     )
     return of_level, of_launch
-
-
-def _level(to: Measured, left: Array, weight: Array) -> Array:
-    """Return for each launch the weighted mean of its product's launches."""
-    weights = np.bincount(to.product, weight, len(to.names))
-    found = np.bincount(to.product, left * weight, len(to.names)) / np.maximum(weights, 1e-9)
-    level: Array = found[to.product]
-    return level
-
-
-def _divided(trees: Trees, by: int) -> Trees:
-    return replace(trees, leaves=trees.leaves / np.float32(by))
 
 
 def _thinned(to: Measured, rng: np.random.Generator) -> Array:

@@ -40,17 +40,9 @@ class Launch(MeasuredLaunch):
     cublas_us: float | None = None
 
 
-def files(held_out: bool = False, data: Path = DATA, *, grouped: bool = False) -> list[Path]:
-    """Return the files of launches that a fit may see, or those that it may not.
-
-    Of single products and stacks, or of products with groups.
-    """
-    kind = held_out, grouped
-    return sorted(
-        path
-        for path in data.glob("*.jsonl.xz")
-        if ("heldout" in path.name, "groups" in path.name) == kind
-    )
+def files(held_out: bool = False, data: Path = DATA) -> list[Path]:
+    """Return the files of launches that a fit may see, or those that it may not."""
+    return sorted(x for x in data.glob("*.jsonl.xz") if ("heldout" in x.name) == held_out)
 
 
 def launches(paths: Iterable[Path] | None = None) -> list[Launch]:

@@ -84,13 +84,8 @@ def by_card(of: Measured, physics: bool = False) -> Array:
 
 
 def shipped(of: Measured, name: str, kind: str, physics: bool = False) -> Array:
-    """Return the estimated times of all launches by the model as it is shipped.
-
-    Either all products have groups, or none.
-    """
-    problem, _, target = of.names[0]
-    model = model_of(name, kind, target, grouped=problem.groups is not None)
-    return Fitted(*model[:2]).estimate(of, physics)
+    """Return the estimated times of all launches by the model as it is shipped."""
+    return Fitted(*model_of(name, kind, of.names[0][2])[:2]).estimate(of, physics)
 
 
 def joined(of: Mapping[str, Measured], estimated: Mapping[str, Array]) -> Judged:

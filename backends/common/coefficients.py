@@ -2,8 +2,7 @@
 
 `cost_model.json` has coefficients for each backend and kind of numbers, and where they come from;
 `corrections.npz` the trees. A kind of which nothing was measured takes those of the likest;
-architectures of which nothing was measured ("any") have coefficients but no correction. Products
-with groups have trees of their own, one set for all kinds, where any such were measured.
+architectures of which nothing was measured ("any") have coefficients but no correction.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ from .correction import FEATURES, Trees
 from .cost_model import Coefficients
 from .offsets import Offsets, offsets_of
 
-__all__ = ["DATA", "GROUPS", "Model", "kind_of", "model_of", "name_of"]
+__all__ = ["DATA", "Model", "kind_of", "model_of", "name_of"]
 
 DATA = "unigemm.planning.data"
-GROUPS = "groups"  # in the place of a kind: the correction of products with groups
 #: Kinds whose numbers stand in for those that a kind lacks, the likest first.
 _LIKE = {
     "float16": ("bfloat16",),
@@ -66,18 +64,11 @@ def name_of(backend: str, kind: str, target: Target) -> str:
 
 @lru_cache(maxsize=256)
 def model_of(
-    backend: str,
-    kind: str,
-    target: Target,
-    calibration: Calibration | None = None,
-    grouped: bool = False,
+    backend: str, kind: str, target: Target, calibration: Calibration | None = None
 ) -> Model:
     """Return the model of a backend for a kind of numbers, adjusted by a calibration."""
     name = name_of(backend, kind, target)
     values, correction = _fitted()[name], _correction(name)
-    if grouped:
-        of_arch, _, _ = name.rpartition(" ")
-        correction = _correction(f"{of_arch} {GROUPS}") or correction
     adjustment = None if calibration is None else calibration.models.get(name)
     if adjustment is None:
         return Model(Coefficients(**values), correction)

@@ -23,8 +23,6 @@ __all__ = ["FEATURES", "OF_PROBLEM", "Trees", "factors", "features"]
 _MAJORS = {"k": 0, "m": 1, "n": 1, "strided": 2}
 _LINE_BYTES = 128  # of the L2
 _LEAST_US = 1e-3  # of what logarithms are taken
-_ALONG = {"m": 1, "n": 1, "k": 2}  # what groups divide, as the kernel sees it
-_STACKED = 2  # more, where each group has operands of its own
 
 #: What questions are about: first what only the problem decides, then the launch.
 OF_PROBLEM = (
@@ -38,7 +36,7 @@ FEATURES = (
     "log reduction", "log repack", "ctas per slot", "waves", "fill of waves", "k_tiles",
     "filled m", "filled n", "slots per sm", "tile m", "tile n", "tile k", "cluster m", "cluster n",
     "cluster k", "slice k", "split k", "stages", "schedule", "warps", "sums of a thread",
-    "occupancy", "producers", "raster n", "repacked", "groups",
+    "occupancy", "producers", "raster n", "repacked",
 )  # fmt: skip
 
 
@@ -94,7 +92,7 @@ def features(
         *np.log(np.array(times) + _LEAST_US),
         each, waves, each / waves, k_tiles,
         -(-m // tile_m) * tile_m / m, -(-n // tile_n) * tile_n / n, slots / sms,
-        tile_m, tile_n, *others, _groups(problem),
+        tile_m, tile_n, *others,
     )  # fmt: skip
     found = np.empty((len(columns), len(ctas)))
     for i, column in enumerate(columns):
@@ -118,12 +116,6 @@ def of_problem(problem: Problem, extents: Extents, swapped: bool) -> tuple[float
         *(_begins(each, length) for each, length in zip((a, b, d), lengths, strict=True)),
         float(d.dtype.itemsize),
     )
-
-
-def _groups(problem: Problem) -> float:
-    """Return a number for the kind of groups, 0.0 where there are none."""
-    groups = problem.groups
-    return 0.0 if groups is None else float(_ALONG[groups.along] + _STACKED * groups.stacked)
 
 
 def _begins(matrix: MatrixType, length: int) -> float:

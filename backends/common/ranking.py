@@ -227,8 +227,7 @@ def _estimated(model: CostModel, offer: Offer, target: Target) -> _Estimated:
     # What promises bits is planned alike on all cards of a name.
     bits = problem.deterministic or problem.batch_invariant
     calibration = None if bits else target.calibration
-    grouped = problem.groups is not None
-    numbers = model_of(model.name, model.kind(problem), target, calibration, grouped)
+    numbers = model_of(model.name, model.kind(problem), target, calibration)
     return _Estimated(offer, numbers, usage, estimate(usage, numbers.coefficients))
 
 

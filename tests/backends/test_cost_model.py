@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 import unigemm
 from unigemm import ArraySpec
 from unigemm.backends.common import ranking
-from unigemm.backends.common.coefficients import DATA, GROUPS, kind_of, model_of
-from unigemm.backends.common.correction import FEATURES, Trees, factors, features
+from unigemm.backends.common.coefficients import DATA, kind_of, model_of
+from unigemm.backends.common.correction import FEATURES, Trees, factors
 from unigemm.backends.common.cost_model import Coefficients, Usage, estimate
 from unigemm.backends.common.device_limits import clusters_at_once
-from unigemm.backends.common.groups import even
-from unigemm.backends.common.launches import columns_of
 from unigemm.backends.common.ranking import rounded
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
 from unigemm.backends.cute_simt.candidates import MODEL as SIMT_MODEL
@@ -190,8 +188,7 @@ def test_trees_ask_level_by_level_and_add_up():
 
 def test_every_coefficient_is_one_of_the_models_and_has_a_source():
     data = json.loads(files(DATA).joinpath("cost_model.json").read_text())
-    of_groups = {f"cute_wgmma sm_9x {GROUPS}"}  # a correction alone
-    assert set(data["coefficients"]) | of_groups == set(data["sources"])
+    assert set(data["coefficients"]) == set(data["sources"])
     for name, fitted in data["coefficients"].items():
         assert min(astuple_of(fitted)) >= 0, name
     for backend in BACKENDS:
@@ -203,26 +200,6 @@ def test_every_coefficient_is_one_of_the_models_and_has_a_source():
                 assert isinstance(found.coefficients, Coefficients)
                 trees = found.correction
                 assert trees is None or trees.feature.max() < len(FEATURES)
-
-
-def test_products_with_groups_are_corrected_by_trees_of_their_own():
-    target = named_target("h100")
-    alone, grouped = (model_of("cute_wgmma", "tf32", target, None, x) for x in (False, True))
-    assert vars(grouped.coefficients) == vars(alone.coefficients)
-    assert grouped.correction is not alone.correction
-    assert grouped.correction is model_of("cute_wgmma", "int8", target, None, True).correction
-    simt = [model_of("cute_simt", "float32", target, None, x).correction for x in (False, True)]
-    assert simt[0] is simt[1]  # nothing was measured
-    a, b = ArraySpec((4096, 2048), "bfloat16"), ArraySpec((32, 2048, 1024), "bfloat16")
-    plan = unigemm.plan(a, b, offsets=ArraySpec((32,), "int32"), target=target, tuned=False)
-    own = plan.problem, plan.extents
-    columns = columns_of([plan.config], WGMMA_MODEL.schedules)
-    usage = WGMMA_MODEL.usage(*own, target, columns, [plan.config])
-    numbers = model_of("cute_wgmma", "bfloat16", target, None, True)
-    parts = estimate(usage, numbers.coefficients)
-    values = features(own[0], even(*own), False, usage, columns, parts, np.arange(1))
-    wanted = parts.total * factors(numbers.correction, values)
-    assert plan.predicted_us == pytest.approx(wanted[0], rel=1e-3)
 
 
 def astuple_of(fitted):

@@ -16,8 +16,6 @@ from bench.regret import by_shape, joined, mean, regrets, shipped, tables
 #: Mean regret in percent of picks among all backends on an H100's random launches: of the model as
 #: it is shipped, which has seen them, and of fits to other sizes of them alone (bench.regret).
 SHIPPED = {"bfloat16": 1.9, "float32": 0.7, "tf32": 1.1, "float64": 1.0, "float8_e4m3fn": 0.9}
-#: The same of products with groups that no fit has seen, of each card, all kinds together.
-OF_GROUPS = {"h100_heldout_groups91817": 2.3, "h200_heldout_groups91900": 2.7}
 HELD_OUT = 5.1  # a quarter of the sizes, of all kinds of numbers together
 HALF_A_POINT = 0.5
 
@@ -32,17 +30,6 @@ def test_the_shipped_model_picks_as_well_as_when_it_was_fitted(of_h100, kind):
     of = of_h100[kind]
     found = joined(of, {name: shipped(each, name, kind) for name, each in of.items()})
     assert mean(regrets(found)) < SHIPPED[kind] + HALF_A_POINT
-
-
-@pytest.mark.parametrize("name", OF_GROUPS)
-def test_picks_for_groups_are_near_the_best_where_no_fit_has_seen_them(name):
-    found, formula = [], []
-    for kind, of in tables(launches([DATA / f"{name}.jsonl.xz"])).items():
-        for way, physics in ((found, False), (formula, True)):
-            estimated = {each: shipped(of[each], each, kind, physics) for each in of}
-            way.append(regrets(joined(of, estimated)))
-    assert mean(np.concatenate(found)) < OF_GROUPS[name] + HALF_A_POINT
-    assert mean(np.concatenate(found)) < mean(np.concatenate(formula))
 
 
 def test_fits_pick_as_well_as_they_did_for_sizes_that_they_have_not_seen(of_h100):
