@@ -21,6 +21,7 @@ from unigemm.backends.common.correction import FEATURES, Trees, factors
 from unigemm.backends.common.cost_model import Coefficients, Usage, estimate
 from unigemm.backends.common.device_limits import clusters_at_once
 from unigemm.backends.common.ranking import rounded
+from unigemm.backends.cute_simt import cost as simt_cost
 from unigemm.backends.cute_simt.backend import BACKEND as SIMT
 from unigemm.backends.cute_simt.candidates import MODEL as SIMT_MODEL
 from unigemm.backends.cute_simt.cost import LOAD_US
@@ -34,6 +35,7 @@ from unigemm.backends.cute_wgmma.backend import BACKEND as WGMMA
 from unigemm.backends.cute_wgmma.candidates import MODEL as WGMMA_MODEL
 from unigemm.backends.cute_wgmma.legality import unsupported_reason as wgmma_unsupported
 from unigemm.backends.cute_wgmma.tiles import tiles as wgmma_tiles
+from unigemm.backends.cutile import cost as cutile_cost
 from unigemm.backends.cutile.backend import BACKEND as CUTILE
 from unigemm.backends.cutile.legality import unsupported_reason as cutile_unsupported
 from unigemm.planning.config import Config, Raster
@@ -167,6 +169,16 @@ def test_the_parts_add_up_to_the_total_and_none_is_negative(usage):
     total = sum(summands) + parts.reduction + parts.repack
     assert total == pytest.approx(parts.total)
     assert min(float(x[0]) for x in parts) >= -1e-9 * float(parts.total[0])
+
+
+def test_costs_count_what_the_kernels_have_in_flight():
+    pytest.importorskip("cuda.tile")
+    pytest.importorskip("cutlass")
+    from unigemm.backends.cute_simt.kernels import gemv_axpy
+    from unigemm.backends.cutile.kernels import reduction
+
+    assert cutile_cost._AT_ONCE == reduction.IN_FLIGHT
+    assert simt_cost._TAIL_ROWS == gemv_axpy.TAIL_ROWS
 
 
 @given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=20))
