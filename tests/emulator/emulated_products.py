@@ -115,6 +115,15 @@ def configured(a, b, d, config):
     return first.taking(Alternative.of("cute_simt", candidate))
 
 
+def scheduled(a, b, d, schedule):
+    """Plan a product in the configuration of a schedule that is estimated lowest."""
+    first = unigemm.plan(a, b, d, backend="cute_simt")
+    every = BACKEND.candidates(first.problem, first.extents, first.target)
+    own = [each for each in every if each.config.schedule == schedule]
+    best = min(own, key=lambda each: each.prediction.us)
+    return first.taking(Alternative.of("cute_simt", best))
+
+
 def on_fewer_sms(plan, count):
     """Return a plan for a device with this many SMs."""
     target = replace(plan.target, sm_count=count)

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulated_products import COMPILED, configured, framed, framed_launches, views_of
+from emulated_products import (
+    COMPILED,
+    configured,
+    framed,
+    framed_launches,
+    scheduled,
+    views_of,
+)
 from gpu_cases import matrix
 from hypothesis import given, settings
 from reference import EVERYWHERE, NUMPY, Case, check_case, lay_out
@@ -102,7 +109,7 @@ def test_few_rows_of_either_operand_give_the_product(dtype):
             (m, n), dtype, dtype, False, seed,
         )  # fmt: skip
         with device("sm_90a") as gpu:
-            check_case(NUMPY, case, backend="cute_simt")
+            check_case(NUMPY, case, plan=scheduled(*views_of(case), "dot"))
         assert gpu.launches[0][0].kernel.startswith("simt_dot")
 
 
@@ -144,7 +151,7 @@ def test_one_row_beside_the_lines_of_the_other_operand_gives_the_product(dtype):
             )  # fmt: skip
         case = Case(a, b, d, d.shape, dtype, dtype, False, seed)
         with device(name, seed=seed, lockstep=seed == 0) as gpu:
-            check_case(NUMPY, case, backend="cute_simt")
+            check_case(NUMPY, case, plan=scheduled(*views_of(case), "axpy"))
         assert gpu.launches[0][0].kernel.startswith("simt_axpy")
 
 
