@@ -96,16 +96,14 @@ def _grouped_works(suite: str, kind: str) -> Iterator[Workload]:
     if not seed.isdecimal():
         raise UnsupportedProblem(f"no seed in {suite!r}; write {name}:1")
     dtype, precision = kind_named(kind)
-    for number, x in enumerate(random_groups(name, int(seed), _MOST_FLOPS.get(kind, 2e12))):
-        m, n, k = x.m, x.n, x.k
-        layout = "tn" if x.along == "k" else "nn" if number % 4 == 3 else "nt"
+    for number, work in enumerate(random_groups(name, int(seed), _MOST_FLOPS.get(kind, 2e12))):
+        n, k = work.n, work.k
+        layout = "tn" if work.along == "k" else "nn" if number % 4 == 3 else "nt"
         if dtype.itemsize == 1:  # weights as layers have them, and no gradients
-            n, k, layout = -(-n // 16) * 16, -(-k // 16) * 16, "nt"
-            if x.along == "k":
+            if work.along == "k":
                 continue
-        yield Workload(
-            m, n, k, dtype, layout, precision=precision, groups=x.groups, along=x.along, each=x.each
-        )
+            n, k, layout = -(-n // 16) * 16, -(-k // 16) * 16, "nt"
+        yield replace(work, n=n, k=k, dtype=dtype, layout=layout, precision=precision)
 
 
 def counts_of(text: str) -> dict[str, int]:

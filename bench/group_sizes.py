@@ -9,63 +9,27 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from bench.model_sizes import WIDTHS, is_held_out
+from unigemm.problem.dtypes import DType
+from unigemm.tuning.measure import Workload
 
-__all__ = ["NAMES", "GroupedSizes", "random_groups"]
+__all__ = ["NAMES", "random_groups"]
 
 #: What a fit may see, and what it may not.
 NAMES = ("groups", "heldout-groups")
 _ALONG = ("m", "m", "m", "k", "rows")  # how often each form is drawn
 _MOST_GROUPS, _MOST_EACH = 256, 2048
 _MOST_WIDTH = 14336
-_MOST_BYTES = 6e9  # of bfloat16
+_MOST_BYTES = 6e9  # of a product in bfloat16
 _EVEN = 0.25  # of the products whose groups need not be equal
 
 
-@dataclass(frozen=True)
-class GroupedSizes:
-    """One grouped product.
-
-    Attributes
-    ----------
-    along
-        What the groups divide, as the command line says it.
-    groups
-        How many there are.
-    m, n, k
-        Sizes of the product that they divide, or of each product of a stack.
-    each
-        How much of it each group has; none where groups are equal.
-    """
-
-    along: str
-    groups: int
-    m: int
-    n: int
-    k: int
-    each: tuple[int, ...] = ()
-
-    @property
-    def count(self) -> int:
-        """How many products of M x N x K there are."""
-        return self.groups if self.along == "rows" else 1
-
-    @property
-    def bytes(self) -> int:
-        """Least traffic in bfloat16."""
-        of_a, of_b, of_d = (
-            self.groups if self.along in stacked else 1
-            for stacked in (("rows",), ("m", "rows"), ("k", "rows"))
-        )
-        return 2 * (of_a * self.m * self.k + of_b * self.n * self.k + of_d * self.m * self.n)
-
-
-def random_groups(name: str, seed: int, most_flops: float = math.inf) -> Iterator[GroupedSizes]:
-    """Yield grouped products without end.
+def random_groups(name: str, seed: int, most_flops: float = math.inf) -> Iterator[Workload]:
+    """Yield grouped products in bfloat16 without end.
 
     Numbers of groups, and rows for each on average, are drawn evenly by their logarithms. How the
     rows are shared out follows a Dirichlet distribution with all parameters 1: some experts get
@@ -90,20 +54,14 @@ def random_groups(name: str, seed: int, most_flops: float = math.inf) -> Iterato
         even = along == "rows" or rng.random() < _EVEN
         each = max(1, round(mean))
         total = each * groups if even else max(groups, round(mean * groups))
-        if along == "k":
-            found = GroupedSizes(along, groups, k, n, 8 * total)
-        elif along == "rows":
-            found = GroupedSizes(along, groups, each, n, k)
-        else:
-            found = GroupedSizes(along, groups, total, n, k)
-        if is_held_out((groups, found.m, found.n, found.k)) != (name != NAMES[0]):
+        m, n, k = {"k": (k, n, 8 * total), "rows": (each, n, k)}.get(along, (total, n, k))
+        work = Workload(m, n, k, DType.BFLOAT16, groups=groups, along=along)
+        if is_held_out((groups, m, n, k)) != (name != NAMES[0]):
             continue
-        flops = 2 * found.count * found.m * found.n * found.k
-        if found.bytes > _MOST_BYTES or flops > most_flops:
+        if work.bytes > _MOST_BYTES or work.flops > most_flops:
             continue
-        if even:
-            yield found
-        else:
+        if not even:
             drawn = shares.multinomial(total, shares.dirichlet(np.ones(groups)))
             own = tuple((drawn * (8 if along == "k" else 1)).tolist())
-            yield GroupedSizes(along, groups, found.m, found.n, found.k, own)
+            work = replace(work, each=own)
+        yield work

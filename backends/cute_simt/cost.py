@@ -64,10 +64,10 @@ def held(
     a: MatrixType, b: MatrixType, acc: DType, config: Config, smem_per_sm: int,
     converted: DType | None = None,
 ) -> Held:  # fmt: skip
-    """Return the CTAs that an SM holds, K of a step, and a k_tile's copies and bytes that are read.
+    """Return what a configuration holds and reads on an SM; D decides nothing of it.
 
-    And of how many steps the loads are in flight at once. Whatever D is: it decides nothing of
-    these.
+    The CTAs that an SM holds, K of a step, a k_tile's copies and bytes that are read, and how many
+    steps are loaded before the first is multiplied.
     """
     problem = Problem(a, b, MatrixType(acc, "n", acc.itemsize), converted=converted)
     if config.schedule in FEW_ROWS:
@@ -132,10 +132,10 @@ def _read_again(whole: int, read: Array, times: Array, target: Target) -> Array:
 
 
 def _waits(x: Launches, dot: Array, k: int, step: Array, ahead: Array) -> Array:
-    """Return how many times a CTA for few rows waits for loads behind its first, if it does most.
+    """Return how often the CTA that waits most waits for loads, without its first wait.
 
-    Once for `ahead` steps along K, once for each step beyond a multiple of these, and for what is
-    left of K, in the last part: there "dot" reads an element a lane, "axpy" a few rows.
+    It waits once for `ahead` steps along K, once for each step beyond a multiple of these, and for
+    what is left of K in the last part: there "dot" reads an element a lane, "axpy" a few rows.
     """
     whole, left = k // step, k % step
     mine = np.maximum(1, -(-whole // x.split_k))

@@ -182,8 +182,8 @@ def _offer(problem: Problem, extents: Extents, target: Target, swap_ab: bool) ->
 def _alternates_in_vain(x: Launches, extents: Extents, at_once: Array) -> Array:
     """Say which ping-pong launches have one tile for each CTA: then one of two warpgroups idles.
 
-    The same tile shared by all warpgroups is 1 to 4 percent faster (measured on an H100 and an
-    H200, docs/lab-notes/2026-11-27-ping-pong-in-one-wave.md).
+    The same tile is faster where all warpgroups share it (measured on an H100 and an H200,
+    docs/lab-notes/2026-11-27-ping-pong-in-one-wave.md).
     """
     down = -(-extents.m // (x.tile_m * x.cluster_m)) * x.cluster_m
     across = -(-extents.n // (x.tile_n * x.cluster_n)) * x.cluster_n

@@ -288,8 +288,9 @@ def transposed_tf32(problem: Problem, target: Target) -> tuple[bool, bool]:
 def _slow_transposed(shape: Shape, a: bool, b: bool) -> bool:
     """Whether a tile of transposed TF32 is one that others beat by far on an H200.
 
-    So are tiles on two CTAs; several spans of rows; and where B is, 64x64 tiles, whose loops have
-    two stages only, and narrow tiles with long k_tiles. Several spans of columns were not tried.
+    So are tiles on two CTAs, tiles of several spans of rows, and, where B is transposed, 64x64
+    tiles, whose loops have two stages only, and narrow tiles with long k_tiles. Tiles of several
+    spans of columns were not tried.
     Times: docs/lab-notes/2026-11-26-tensor-core-code-choices.md, 2026-11-27-long-k.md.
     """
     if shape.ctas > 1 or len(spans_of(shape.m)) > 1 or len(spans_of(shape.n)) > 1:

@@ -275,29 +275,22 @@ def test_tiles_are_for_the_long_ones_among_uneven_groups():
 
 @pytest.mark.parametrize("dtype", _TYPES)
 def test_ping_pong_is_considered_only_where_ctas_have_a_second_tile(dtype):
-    def launches_of(m, n, k, **options):
-        a, b = ArraySpec((m, k), dtype), ArraySpec((k, n), dtype, "F")
-        plan = unigemm.plan(
-            a, b, target="h100", precision=_TYPES[dtype], backend="cute_wgmma", keep=0, **options
-        )
-        problem, extents = plan.problem, plan.extents
-        return extents, [
-            each.config
-            for each in WGMMA.candidates(problem, extents, plan.target)
-            if each.config.schedule == "pingpong"
-        ]
-
-    rng = random.Random(dtype)
-    seen = 0
+    rng, k, seen = random.Random(dtype), 4096, 0
     for _ in range(12):
         m, n = (8 * round(2 ** rng.uniform(4, 10)) for _ in range(2))
-        extents, found = launches_of(m, n, 4096)
-        seen += len(found)
-        for config in found:
-            own, (rows, columns, _) = config.oriented(extents), config.tile
+        a, b = ArraySpec((m, k), dtype), ArraySpec((k, n), dtype, "F")
+        plan = unigemm.plan(
+            a, b, target="h100", precision=_TYPES[dtype], backend="cute_wgmma", keep=0
+        )
+        for each in WGMMA.candidates(plan.problem, plan.extents, plan.target):
+            config = each.config
+            if config.schedule != "pingpong":
+                continue
+            seen += 1
+            own, (rows, columns, _) = config.oriented(plan.extents), config.tile
             cm, cn = config.cluster
             ctas = -(-own.m // (rows * cm)) * cm * -(-own.n // (columns * cn)) * cn
-            at_once = clusters_at_once(named_target("h100"), cm * cn) * cm * cn
+            at_once = clusters_at_once(plan.target, cm * cn) * cm * cn
             assert ctas * config.split_k > at_once, config
     assert seen > 100
 

@@ -6,14 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulated_products import (
-    COMPILED,
-    configured,
-    framed,
-    framed_launches,
-    scheduled,
-    views_of,
-)
+from emulated_products import COMPILED, configured, framed, framed_launches, scheduled, views_of
 from gpu_cases import matrix
 from hypothesis import given, settings
 from reference import EVERYWHERE, NUMPY, Case, check_case, lay_out
