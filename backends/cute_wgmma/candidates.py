@@ -14,7 +14,7 @@ from unigemm.planning.config import Config
 from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
-from ..common.device_limits import MAX_CLUSTER, clusters_at_once
+from ..common.device_limits import MAX_CLUSTER, ctas_at_once
 from ..common.groups import begins_anywhere, even
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer
@@ -102,7 +102,7 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
     added = added // x.slice_k * x.slice_k  # each slice has its own
     stages = np.where(x.cluster_k * x.slice_k > 1, added, whole)
     ctas = x.cluster_m * x.cluster_n * x.cluster_k
-    at_once = np.array([clusters_at_once(target, c) * c for c in range(MAX_CLUSTER + 1)])
+    at_once = ctas_at_once(target)
     return _Catalogue(own, x._replace(stages=stages), added, at_once[ctas])
 
 

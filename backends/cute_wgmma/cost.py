@@ -11,7 +11,7 @@ from unigemm.planning.target import Target
 from unigemm.problem.problem import Extents, Problem
 
 from ..common.cost_model import Usage, missed_bytes
-from ..common.device_limits import MAX_CLUSTER, clusters_at_once
+from ..common.device_limits import ctas_at_once
 from ..common.epilogue import epilogue_us, scales_each_column
 from ..common.groups import begins_anywhere, even, tiles_along
 from ..common.launches import Array, Launches
@@ -54,7 +54,7 @@ def usage(
     parts = x.split_k * x.cluster_k
     ctas = np.ceil(down * across * batch * parts)
     cluster = x.cluster_m * x.cluster_n * x.cluster_k
-    at_once = np.array([clusters_at_once(target, c) * c for c in range(MAX_CLUSTER + 1)])
+    at_once = ctas_at_once(target)
     k_tiles = -(-(-(-k // x.tile_k) * products(problem)) // parts)
     rate = target.tensor_rate(problem.a.dtype) * clock
     warpgroups = x.warps_m // 4 * x.warps_n * x.slice_k
