@@ -212,6 +212,7 @@ def test_products_that_follow_each_other_see_each_others_results():
     assert torch.equal(x, a.roll(200, 0))
 
 
+@pytest.mark.card_gib(10)
 def test_products_that_lie_far_apart_are_launched_one_by_one():
     torch = pytest.importorskip("torch")
     wide = 2**31 + 64
