@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from kept_kernels import kept_kernels
 from refusals import checking_raises
-from sampling import left_out
 
+pytest_plugins = ("cpu_seconds", "tiers")
 pytest.raises = checking_raises(pytest.raises)  # type: ignore[assignment]
 
 settings.register_profile(
@@ -101,13 +101,9 @@ def gpu_count():
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    left = {id(item) for item in left_out(items)}
-    if left:
-        config.hook.pytest_deselected(items=[item for item in items if id(item) in left])
-        items[:] = [item for item in items if id(item) not in left]
     if not any("gpu" in item.keywords for item in items) or gpu_count():
         return
-    skip = pytest.mark.skip(reason="no CUDA device")
+    skip = pytest.mark.skip(reason="no CUDA device: run `pytest -m gpu` on a machine with one")
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)

@@ -34,15 +34,20 @@ def sampled(cases: Sequence[Mapping[str, Hashable]], most: int, name: str) -> li
     return sorted(found)
 
 
-def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the cases of sweeps that an ordinary run does not take: see the marker "sample"."""
+def left_out(items: Sequence[pytest.Item], limits: Mapping[str, int]) -> list[pytest.Item]:
+    """Return the cases of sweeps that a run does not take.
+
+    A sweep is a function with the marker "sample", or one that `limits` names.
+    """
     sweeps: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sample") is not None and not ALL:
-            sweeps[item.nodeid.partition("[")[0]].append(item)
+        name = item.nodeid.partition("[")[0]
+        if (item.get_closest_marker("sample") and not ALL) or name in limits:
+            sweeps[name].append(item)
     left: list[pytest.Item] = []
     for name, cases in sweeps.items():
-        (most,) = cases[0].get_closest_marker("sample").args
+        marker = cases[0].get_closest_marker("sample")
+        most = limits[name] if name in limits else marker.args[0]
         factors = [
             dict(pair for name, value in case.callspec.params.items() for pair in _of(name, value))
             for case in cases

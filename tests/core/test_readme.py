@@ -38,9 +38,12 @@ def test_its_variables_are_all_that_there_are():
     assert named == set(env.VARIABLES)
 
 
-def test_its_first_command_is_one_line_that_brings_everything():
-    commands = re.findall(r"^    (\S.*)$", README.read_text(), re.MULTILINE)
-    assert commands[:2] == ['pip install -e ".[dev]" && unigemm demo', "pytest"]
+def test_ci_runs_its_two_commands_word_for_word():
+    commands = re.findall(r"^    (\S.*)$", README.read_text(), re.MULTILINE)[:2]
+    assert commands == ['pip install -e ".[dev]" && unigemm demo', "pytest"]
+    steps = (README.parent / ".ci" / "run").read_text().split("\nstep ")
+    (first,) = [step for step in steps if step.startswith('"README')]
+    assert [line for line in first.splitlines() if line in commands] == commands
 
 
 def test_how_long_tests_take_and_how_large_an_install_is_are_said_once():

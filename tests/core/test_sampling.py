@@ -39,10 +39,10 @@ def test_a_run_leaves_out_what_is_not_sampled_of_a_sweep(monkeypatch):
     others = [item("a.py::other[1]", x=1), item("a.py::one", 3)]
     items = [*sweep, *others]
     monkeypatch.setattr(sampling, "ALL", False)
-    left = sampling.left_out(items)
+    left = sampling.left_out(items, {})
     assert len(left) == 9
     assert not any(each is other for each in left for other in others)
     kept = [each for each in sweep if not any(each is other for other in left)]
     assert {each.callspec.params["x"] for each in kept} == {0, 1, 2}
     monkeypatch.setattr(sampling, "ALL", True)
-    assert sampling.left_out(items) == []
+    assert sampling.left_out(items, {}) == []
