@@ -18,7 +18,7 @@ from ..common.device_limits import MAX_CLUSTER, clusters_at_once
 from ..common.launches import Array, Launches, columns_of
 from ..common.ranking import CostModel, Offer, estimate_all
 from ..common.workspace import bias_grad_bytes, workspace_bytes
-from .cost import STREAMS, TAILS, Held, Tiles, held, least_us, usage
+from .cost import TAILS, Held, Tiles, held, least_us, usage
 from .geometry_gemv import few_rows_wide
 from .geometry_operands import effective_problem
 from .legality import (
@@ -27,12 +27,10 @@ from .legality import (
     unsupported_reason,
     unsupported_remainders,
     unsupported_repack,
-    unsupported_stream_k,
     unsupported_tail,
 )
 from .schedules import (
     DMMA,
-    DMMA_STREAM,
     DMMA_TAIL,
     DOT_ROWS,
     GROUPED_SCHEDULES,
@@ -49,13 +47,8 @@ __all__ = ["MODEL", "base_configs", "scratch"]
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64, 128, 256, 512)  # parts of K
 _DENSE = 8  # parts of K: all numbers up to this one are among those
 _MOST_FILLING = 3  # CTAs of an SM for which parts are made to measure
-_MOST_PIECES = 5  # of a tile that CTAs of stream-K add
-_LEAST_SHARE = 16  # k_tiles of a CTA in stream-K
 _MAX_WORKSPACE = 256 << 20  # bytes
-# Whether each schedule is persistent, with a tail, in stream-K.
-_KINDS = np.array(
-    [[name in names for name in SCHEDULES] for names in (("persistent",), TAILS, STREAMS)]
-)
+_HAS_TAIL = np.array([name in TAILS for name in SCHEDULES])
 _ALONE = 256  # threads of a CTA that has an SM to itself
 _FEW = 16  # rows or columns of a tile that memory bounds: the next launch's CTAs may join
 
@@ -82,25 +75,16 @@ def _catalogue(problem: Problem, target: Target) -> _Catalogue:
 
 def _schedules(problem: Problem, target: Target, tile: Config) -> list[tuple[Config, Held]]:
     """Return a tile in the schedules that it may have, and what an SM holds of it."""
-    plain, dmma = _held(problem, target, tile), is_dmma(tile)
-    ctas, (m, n, _), threads = plain.ctas, tile.tile, tile.warps[0] * tile.warps[1] * WARP
-    ways = [(tile, plain)]
-    if problem.converted is not None:
+    on_sm = _held(problem, target, tile)
+    ways = [(tile, on_sm)]
+    if problem.converted is not None or unsupported_tail(problem, tile) is not None:
         return ways
-    told = 1 if dmma else ctas
-    # Tiles of which one CTA keeps an SM busy; on tensor cores those that memory does not bound.
-    alone = threads >= _ALONE and (min(m, n) > _FEW and not tile.producers if dmma else ctas == 1)
-    if (alone or not dmma) and unsupported_tail(problem, tile) is None:
-        own = replace(tile, occupancy=told, schedule=DMMA_TAIL if dmma else "tail")
-        ways.append((own, plain))
-    tall = tile.producers > 0 and m > n  # slower than wide ones where other warps copy
-    if alone and not tall and unsupported_stream_k(problem, tile) is None:
-        own = replace(tile, occupancy=told, schedule=DMMA_STREAM if dmma else "stream")
-        ways.append((own, plain))
-    if problem.a.dtype is DType.FLOAT32 and is_big(tile) and not tile.repacked:
-        own = replace(tile, schedule="persistent", occupancy=1)
-        of_own = _held(problem, target, own)
-        ways.append((replace(own, occupancy=min(ctas, of_own.ctas)), of_own))
+    if not is_dmma(tile):
+        return [*ways, (replace(tile, occupancy=on_sm.ctas, schedule="tail"), on_sm)]
+    threads = tile.warps[0] * tile.warps[1] * WARP
+    # Tiles of which one CTA keeps an SM busy, and that memory does not bound.
+    if threads >= _ALONE and min(tile.tile[:2]) > _FEW and not tile.producers:
+        ways.append((replace(tile, occupancy=1, schedule=DMMA_TAIL), on_sm))
     return ways
 
 
@@ -191,11 +175,8 @@ def _tiles_offer(
     k_tiles = np.maximum(1, -(-extents.k // x.tile_k))
     slots = every.resident * sms
     told = np.where(x.occupancy > 0, x.occupancy * sms, slots)
-    persistent, tail, stream = _KINDS[:, x.schedule]
-    fits = ~persistent | (count > told)
-    fits &= ~tail | ((count > told) & (count % told > 0))
-    fits &= ~stream | ((count % sms > 0) & (count * _MOST_PIECES >= sms) & (count < 4 * sms))
-    fits &= ~stream | (count * k_tiles >= sms * _LEAST_SHARE)
+    tail = _HAS_TAIL[x.schedule]
+    fits = ~tail | ((count > told) & (count % told > 0))
     if remainder:
         whole = (extents.m % x.tile_m == 0, extents.n % x.tile_n == 0)
         fits &= (x.thread_m * x.thread_n >= 64) & np.all(
@@ -217,7 +198,6 @@ def _tiles_offer(
     )
     worth = _fills(k_tiles[own, None], parts) & (parts * part_bytes[:, None] <= _MAX_WORKSPACE)
     worth &= parts * left[:, None] <= 8 * slots[own, None]
-    worth &= ~(persistent | stream)[own, None]
     if not may_split_k(problem):
         worth[:] = False
     worth[:, 0] = ~tail[own]

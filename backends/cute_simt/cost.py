@@ -28,17 +28,14 @@ from .geometry_gemv import (
 from .geometry_operands import has_aligned_rows, operand_tile
 from .geometry_resources import RESERVED_SMEM, needs_of, resident_warps
 from .legality import unsupported_dmma
-from .schedules import AXPY, DMMA, DMMA_STREAM, DMMA_TAIL, DOT, FEW_ROWS, SCHEDULES, WARP
+from .schedules import AXPY, DMMA, DMMA_TAIL, DOT, FEW_ROWS, SCHEDULES, WARP
 
-__all__ = ["LOAD_US", "STREAMS", "TAILS", "Held", "Tiles", "held", "least_us", "usage"]
+__all__ = ["LOAD_US", "TAILS", "Held", "Tiles", "held", "least_us", "usage"]
 
-TAILS, STREAMS = ("tail", DMMA_TAIL), ("stream", DMMA_STREAM)
-# Whether each schedule is for few rows, on tensor cores, with a tail, in stream-K.
+TAILS = ("tail", DMMA_TAIL)
+# Whether each schedule is for few rows, on tensor cores, with a tail.
 _KINDS = np.array(
-    [
-        [name in names for name in SCHEDULES]
-        for names in (FEW_ROWS, (DMMA, DMMA_TAIL, DMMA_STREAM), TAILS, STREAMS)
-    ]
+    [[name in names for name in SCHEDULES] for names in (FEW_ROWS, (DMMA, DMMA_TAIL), TAILS)]
 )
 _DOT_THREADS = 768  # of an SM at once: about 80 registers each
 _COPIES_A_CLOCK = 32.0  # whose instructions an SM issues
@@ -121,16 +118,6 @@ def least_us(problem: Problem, extents: Extents, target: Target) -> float:
     return extents.flops / (2 * lanes * target.sm_count * target.clock_mhz)
 
 
-def _read_again(whole: int, read: Array, times: Array, target: Target) -> Array:
-    """Return the bytes of an operand that stream-K reads from device memory more than once.
-
-    Tiles that share rows of an operand read them at `times` different times. What the L2 keeps
-    until then is little of a large operand (docs/lab-notes/2026-11-27-stream-k-reads-again.md).
-    """
-    kept = min(1.0, target.l2_bytes / max(1, whole))
-    return (1 - kept) * np.maximum(0.0, np.minimum(read, times * whole) - whole)
-
-
 def _waits(x: Launches, dot: Array, k: int, step: Array, ahead: Array) -> Array:
     """Return how often the CTA that waits most waits for loads, without its first wait.
 
@@ -164,22 +151,17 @@ def usage(
         on_sm = [held(*kinds, tile, target.smem_per_sm, problem.converted) for tile in tiles]
         tiles = Tiles(tiles, on_sm)
     resident, step, copies, read, ahead = tiles.held[:, x.base]
-    few, dmma, tail, stream = _KINDS[:, x.schedule]
+    few, dmma, tail = _KINDS[:, x.schedule]
     resident = np.where(x.occupancy > 0, np.minimum(x.occupancy, resident), resident)
     slots = resident * sms
     down, across = tiles_along(problem, "m", m, x.tile_m), tiles_along(problem, "n", n, x.tile_n)
     count = np.maximum(1, np.ceil(down * across * batch)).astype(np.int64)
     whole_k, parts = -(-k // step), x.split_k * x.cluster_k
-    # A tail cuts the tiles of the last wave alone; stream-K shares all k_tiles out evenly.
+    # A tail cuts the tiles of the last wave alone.
     left = count - (count - 1) // slots * slots
-    shared = np.minimum(slots, np.maximum(1, count * whole_k))
-    ctas = np.where(tail, count - left + left * parts, np.where(stream, shared, count * parts))
+    ctas = np.where(tail, count - left + left * parts, count * parts)
     last = (count - left) / slots + np.ceil(left * parts / slots) / parts
-    k_tiles = np.where(
-        tail,
-        whole_k * last / np.ceil(ctas / slots),
-        np.where(stream, np.ceil(count * whole_k / shared), -(-whole_k // parts)),
-    )
+    k_tiles = np.where(tail, whole_k * last / np.ceil(ctas / slots), -(-whole_k // parts))
     lanes = _lanes(problem, target)
     rate = np.where(dmma, 2 * target.fp64_lanes, lanes) * float(clock)
     used_m, used_n = np.minimum(x.tile_m, m), np.minimum(x.tile_n, n)
@@ -189,16 +171,10 @@ def usage(
     added = np.where(
         (x.split_k > 1) & ~tail, x.split_k * (workspace_bytes(problem, extents, 2) // 2), 0
     )
-    added = added + part * (tail * left * parts + stream * shared)
+    added = added + part * (tail * left * parts)
     rows = sum(r for kind, r in ((problem.a, m), (problem.b, n)) if not has_aligned_rows(kind))
     read_l2 = np.where(few, used_n, used_m + used_n) * step * size
     least = bytes_moved(problem, extents)
-    # A range takes its tiles one after the other, each from its own k_tile on.
-    times = np.ceil(count / shared) * (shared // np.gcd(count, shared))
-    again = stream * sum(
-        _read_again(extent * batch * k * size, ctas * k_tiles * used * step * size, times, target)
-        for extent, used in ((m, used_m), (n, used_n))
-    )
     in_cluster, dot = x.cluster_k > 1, x.schedule == SCHEDULES.index(DOT)
     strided = dot & (problem.a.major != "k")
     none = np.zeros(x.size)
@@ -213,12 +189,12 @@ def usage(
         steps=none + 1.0,
         zero_rows=(x.tile_m - used_m + x.tile_n - used_n) * (x.producers > 0),
         l2_us=ctas * k_tiles * read_l2 / (64.0 * sms * clock),
-        dram_us=(least + again) / gbs,
+        dram_us=none + least / gbs,
         store_us=used_m * used_n * out / (32.0 * clock),
         epilogue_us=epilogue_us(problem, used_m * used_n * (x.split_k == 1) / x.cluster_k, clock),
-        overlapped=0.5 * (x.schedule == SCHEDULES.index("persistent")),
+        overlapped=none,
         added_us=2 * added / gbs,
-        reductions=((x.split_k > 1) | tail | stream) * 1.0,
+        reductions=((x.split_k > 1) | tail) * 1.0,
         exchanges=in_cluster * x.cluster_k / 2 + dot * (x.slice_k - 1) * np.ceil(ctas / slots),
         exchange_us=part * in_cluster * (1 - 1 / x.cluster_k) / (32.0 * clock),
         copies=x.repacked * 1.0,

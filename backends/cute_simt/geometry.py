@@ -27,7 +27,7 @@ from .geometry_resources import (
     role_registers,
     stores_elements,
 )
-from .schedules import FRAGMENT_ROWS, WARP, is_dmma, is_split_k, is_stream_k
+from .schedules import FRAGMENT_ROWS, WARP, is_dmma, is_split_k
 
 __all__ = ["Geometry", "geometry", "launched_smem"]
 
@@ -59,8 +59,8 @@ class Geometry:
     patch_width
         Neighbouring accumulators of a lane that go to the patch as one vector.
     exchange_width
-        Accumulators of a row that go as one vector to where another CTA adds them: in a cluster
-        along K, and in stream-K.
+        Accumulators of a row that go as one vector to where another CTA of a cluster along K adds
+        them.
     cluster_vectors
         Such vectors that a thread of a cluster adds up, at most.
     stores_elements
@@ -79,8 +79,7 @@ class Geometry:
     role_registers
         Registers of a producer's and of a consumer's thread, where producers are a warpgroup.
     k_tile_iterations
-        Iterations of a consumer's loop over one k_tile. Two where both operands are transposed, but
-        for stream-K, whose FMAs would read three registers more often
+        Iterations of a consumer's loop over one k_tile. Two where both operands are transposed
         (docs/lab-notes/2026-11-26-cuda-core-code-choices.md).
     min_blocks
         CTAs that an SM must be able to hold: bounds the registers the compiler may use.
@@ -146,7 +145,7 @@ def geometry(problem: Problem, config: Config) -> Geometry:
         smem_bytes=needs.smem_bytes,
         registers=needs.registers,
         role_registers=role_registers(config, a, b, stores_directly),
-        k_tile_iterations=2 if a.transposed and b.transposed and not is_stream_k(config) else 1,
+        k_tile_iterations=2 if a.transposed and b.transposed else 1,
         min_blocks=min_blocks(config, needs, a, b),
     )
 

@@ -25,11 +25,9 @@ from .schedules import (
     DMMA_K_TILE,
     FRAGMENT_K,
     FRAGMENT_ROWS,
-    WARP,
     is_big,
     is_biggest,
     is_dmma,
-    is_stream_k,
     is_warp_specialized,
 )
 
@@ -90,10 +88,6 @@ class OperandTile:
     tma_swizzled
         The boxes have rows of 128 bytes, whose 16-byte units TMA exchanges by the row's number: in
         float64. An operand that is not K-major comes in several boxes, of 16 M or N each.
-    line_per_warp
-        Each line is copied by one warp. Copies of single elements spend most of their instructions
-        on addresses, and a thread then has those of four lines, not of all. It pays in stream-K
-        alone (docs/lab-notes/2026-11-26-cuda-core-code-choices.md).
     padded
         Behind the last row of the operand, a copy in the workspace, there are others up to a whole
         tile. What they hold goes into accumulators that nobody stores.
@@ -114,7 +108,6 @@ class OperandTile:
     most_accumulators: bool
     tma_fed: bool
     tma_swizzled: bool
-    line_per_warp: bool
     padded: bool
 
     @property
@@ -209,9 +202,6 @@ def copy_step(tile: OperandTile, threads: int, index: int) -> tuple[int, int]:
     per_line = tile.line // tile.copy_width
     if tile.transposed:  # neighbours along K
         return 0, index * (threads // tile.k_tile)
-    if tile.line_per_warp:
-        of_line = per_line // WARP
-        return index // of_line * (threads // WARP), index % of_line * WARP * tile.copy_width
     if per_line <= threads:
         return index * (threads // per_line), 0
     wide = per_line // threads
@@ -305,7 +295,6 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
     copy_width = 1 if transposed or kind.major == "strided" else min(kind.vector, along)
     if copy_width * size < MIN_COPY:  # bytes, which go through registers one by one
         copy_width = 1
-    by_elements = copy_width == 1 and not transposed
     return OperandTile(
         dtype=kind.dtype,
         k_major=k_major,
@@ -322,7 +311,6 @@ def operand_tile(kind: MatrixType, config: Config, mode: int) -> OperandTile:
         most_accumulators=is_biggest(config),
         tma_fed=tma_swizzled or (is_warp_specialized(config) and has_aligned_rows(kind)),
         tma_swizzled=tma_swizzled,
-        line_per_warp=is_warp_specialized(config) and is_stream_k(config) and by_elements,
         padded=padded,
     )
 

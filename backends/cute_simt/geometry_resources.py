@@ -23,7 +23,6 @@ from .schedules import (
     has_producer_warpgroup,
     is_cluster_split_k,
     is_dmma,
-    is_stream_k,
     is_warp_specialized,
     patches_beside_stages,
 )
@@ -198,7 +197,7 @@ def _producer_registers(
     """
     if a.tma_fed and b.tma_fed:
         return 40 if stores_directly else 48
-    if is_stream_k(config) or not stores_directly or a.transposed:
+    if not stores_directly or a.transposed:
         return 56
     if a.tma_fed:
         return 56 if b.transposed else 64

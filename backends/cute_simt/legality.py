@@ -49,8 +49,6 @@ from .schedules import (
     is_biggest,
     is_cluster_split_k,
     is_dmma,
-    is_persistent,
-    is_stream_k,
     is_tail,
     is_warp_specialized,
     producer_warps_of,
@@ -69,7 +67,6 @@ __all__ = [
     "unsupported_reason",
     "unsupported_remainders",
     "unsupported_repack",
-    "unsupported_stream_k",
     "unsupported_tail",
     "unsupported_tile_producers",
     "unsupported_tma",
@@ -103,6 +100,8 @@ def unsupported_reason(
     Problem and extents are as the kernel sees them; without extents it has to run
     whatever they are.
     """
+    if config.schedule not in SCHEDULES:
+        return f"schedule {config.schedule!r} is none of {', '.join(filter(None, SCHEDULES))}"
     reason = None if extents is None else _unsupported_numbers(problem, extents, config)
     reason = reason or (
         _unsupported_of_groups(problem, config)
@@ -129,8 +128,6 @@ def unsupported_reason(
 
 def _unsupported_numbers(problem: Problem, extents: Extents, config: Config) -> str | None:
     """Say why a configuration from outside is none of this backend's for such extents."""
-    if config.schedule not in SCHEDULES:
-        return f"schedule {config.schedule!r} is none of {', '.join(filter(None, SCHEDULES))}"
     if config.schedule in FEW_ROWS:
         return unsupported_rows(problem, extents, config)
     if config.swap_ab:
@@ -249,29 +246,7 @@ def _unsupported_schedule(problem: Problem, config: Config, target: Target) -> s
         reason = _unsupported_dmma_config(problem, config, target)
         if reason is not None:
             return reason
-    if is_stream_k(config):
-        return _unsupported_stream_k_config(problem, config)
-    if is_tail(config):
-        return _unsupported_tail_config(problem, config)
-    if is_persistent(config):
-        return _unsupported_persistent(problem, config, target)
-    return None
-
-
-def _unsupported_persistent(problem: Problem, config: Config, target: Target) -> str | None:
-    m, n, _ = config.tile
-    threads = WARP * config.warps[0] * config.warps[1]
-    if config.occupancy < 1:
-        return "persistent CTAs must be told how many of them an SM is to hold"
-    # Seen with M-major and N-major operands at odd addresses, and with flat tiles.
-    if min(m, n) < 64 or is_biggest(config) == (threads < 256):
-        return f"the {threads} threads of a persistent {m}x{n} tile spill"
-    # Seen in tt on sm_100a, where FMAs add in pairs.
-    if is_biggest(config) and target.capability >= (10, 0):
-        return f"a persistent {m}x{n} tile leaves too few registers for pairs of accumulators"
-    if "strided" in (problem.a.major, problem.b.major):
-        return "persistent CTAs keep no registers for the strides of both indices"
-    return None
+    return _unsupported_tail_config(problem, config) if is_tail(config) else None
 
 
 def _unsupported_tail_config(problem: Problem, config: Config) -> str | None:
@@ -286,31 +261,6 @@ def unsupported_tail(problem: Problem, config: Config) -> str | None:
         return "tails were measured in float32 only, in big tiles"
     if problem.batch_invariant:
         return "which tiles have parts depends on M"
-    return None
-
-
-def _unsupported_stream_k_config(problem: Problem, config: Config) -> str | None:
-    if config.occupancy < 1:
-        return "stream-K must be told how many CTAs an SM is to hold"
-    if config.split_k != 1:
-        return "stream-K cuts K where a CTA's range ends, not in parts of one size"
-    return unsupported_stream_k(problem, config)
-
-
-def unsupported_stream_k(problem: Problem, config: Config) -> str | None:
-    """Say why a tile is not for stream-K, however many k_tiles there are; None where it may be."""
-    if not is_dmma(config) and (problem.a.dtype is not DType.FLOAT32 or not is_biggest(config)):
-        return "stream-K is for float32 and the most accumulators a thread may have"
-    registers = config.thread[0] * config.thread[1] * problem.accumulator.itemsize // 4
-    if is_dmma(config) and is_warp_specialized(config):
-        return "what tensor cores multiply in stream-K is copied by all warps"
-    if is_dmma(config) and registers == MAX_ACCUMULATOR_REGISTERS:
-        return "what lives across pieces leaves too few registers for the products of such a tile"
-    problem = effective_problem(problem, config)
-    if "strided" in (problem.a.major, problem.b.major):
-        return "stream-K keeps no registers for the strides of both indices"
-    if problem.batch_invariant:
-        return "where K is cut depends on M"
     return None
 
 
@@ -413,8 +363,6 @@ def _unsupported_repack_config(problem: Problem, config: Config, target: Target)
         return None
     if config.schedule in FEW_ROWS:
         return f"the {config.schedule} schedule reads operands where they lie"
-    if is_persistent(config):
-        return "persistent CTAs have too few k_tiles for copies of operands to pay"
     return unsupported_repack(problem, config, target)
 
 

@@ -1,11 +1,9 @@
 """Names of the schedules, and what each of them means for a CTA.
 
     ""             one tile a CTA, or a part of its K
-    "persistent"   `occupancy` CTAs on each SM, each with several tiles one after the other
     "tail"         whole waves of tiles whole, the tiles of the last wave in parts of K
-    "stream"       stream-K: `occupancy` CTAs on each SM, each with equally many k_tiles
-    "dmma", "dmma-tail", "dmma-stream"
-                   the same as "", "tail" and "stream", for float64 on tensor cores
+    "dmma", "dmma-tail"
+                   the same as "" and "tail", for float64 on tensor cores
     "dot", "axpy"  kernels of their own for few rows of A: see `geometry_gemv.py`
 
 Beside a schedule a configuration may have `producers` (warps that only copy: warp-specialized),
@@ -25,7 +23,6 @@ __all__ = [
     "DMMA",
     "DMMA_K",
     "DMMA_K_TILE",
-    "DMMA_STREAM",
     "DMMA_TAIL",
     "DOT",
     "DOT_ROWS",
@@ -46,9 +43,7 @@ __all__ = [
     "is_biggest",
     "is_cluster_split_k",
     "is_dmma",
-    "is_persistent",
     "is_split_k",
-    "is_stream_k",
     "is_tail",
     "is_warp_specialized",
     "loads_two_k_tiles",
@@ -63,9 +58,9 @@ DOT, AXPY = "dot", "axpy"
 FEW_ROWS = (DOT, AXPY)  # load straight to registers, with no pipeline
 DOT_ROWS = (1, 2, 4, 8)  # of A
 
-DMMA, DMMA_TAIL, DMMA_STREAM = "dmma", "dmma-tail", "dmma-stream"
+DMMA, DMMA_TAIL = "dmma", "dmma-tail"
 GROUPED_SCHEDULES = ("", DMMA)
-SCHEDULES = ("", "persistent", "tail", "stream", DMMA, DMMA_TAIL, DMMA_STREAM, DOT, AXPY)
+SCHEDULES = ("", "tail", DMMA, DMMA_TAIL, DOT, AXPY)
 
 # mma.sync.m16n8k8 of float64 (PTX ISA: from sm_90 on), and what a lane has one element of.
 DMMA_K = 8
@@ -81,22 +76,12 @@ _MIN_PAIRED_STAGES = 5  # see `loads_two_k_tiles`
 
 def is_dmma(config: Config) -> bool:
     """Whether warps multiply on tensor cores, in float64."""
-    return config.schedule in (DMMA, DMMA_TAIL, DMMA_STREAM)
-
-
-def is_persistent(config: Config) -> bool:
-    """Whether a CTA computes several tiles, one after the other."""
-    return config.schedule == "persistent"
+    return config.schedule in (DMMA, DMMA_TAIL)
 
 
 def is_tail(config: Config) -> bool:
     """Whether only the tiles of the last wave have parts of K."""
     return config.schedule in ("tail", DMMA_TAIL)
-
-
-def is_stream_k(config: Config) -> bool:
-    """Whether CTAs have equally many k_tiles, wherever in a tile these begin and end."""
-    return config.schedule in ("stream", DMMA_STREAM)
 
 
 def is_split_k(config: Config) -> bool:
@@ -134,11 +119,8 @@ def loads_two_k_tiles(config: Config) -> bool:
 
 
 def patches_beside_stages(config: Config) -> bool:
-    """Whether the epilogue's patches lie beside the stages, which the next tile is copied to.
-
-    Elsewhere they lie over the stages: a CTA has one tile, as in a cluster along K.
-    """
-    return is_persistent(config) or (is_warp_specialized(config) and not is_cluster_split_k(config))
+    """Whether the epilogue's patches lie beside the stages; elsewhere they lie over them."""
+    return is_warp_specialized(config) and not is_cluster_split_k(config)
 
 
 def is_big(config: Config) -> bool:

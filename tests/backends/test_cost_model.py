@@ -463,21 +463,6 @@ def test_scales_of_blocks_pick_tiles_whose_columns_share_one(sizes, card):
     assert not plan.config.swap_ab
 
 
-def test_ranges_of_k_tiles_read_shared_rows_from_device_memory_again_if_the_l2_cannot_keep_them():
-    """Tiles that share columns of B are at different k_tiles, or behind one another."""
-
-    def estimated(m, n, k, **changes):
-        a, b = ArraySpec((m, k), "float64"), ArraySpec((k, n), "float64")
-        plan = unigemm.plan(a, b, backend="cute_simt", target=H200, tuned=False, keep=2000)
-        stream = [x for x in plan.alternatives if x.config.schedule == "dmma-stream"]
-        return {x.config.tile[:2]: x.parts for x in stream}
-
-    wide = estimated(256, 8960, 5120)  # 367 MB of columns, which four or two rows of tiles read
-    assert wide[64, 128].dram > 1.5 * wide[128, 64].dram
-    small = estimated(512, 2624, 512)  # all of it stays in the L2
-    assert small[64, 128].dram == pytest.approx(small[128, 64].dram)
-
-
 def waits_of(problem, k, config):
     """Walk through the parts of K as the kernels for few rows do: how often one waits."""
     axpy, found = config.schedule == "axpy", []

@@ -25,7 +25,6 @@ from unigemm.backends.cute_simt.schedules import (
     WARP,
     WARP_SPECIALIZED_STAGES,
     is_dmma,
-    is_stream_k,
 )
 from unigemm.cache.sass import instruction_mix
 from unigemm.errors import CompilationError, UnsupportedProblem
@@ -56,7 +55,7 @@ def offered(architectures=ARCHITECTURES, problems=EVERY_PROBLEM):
         target = named_target(arch)
         for problem in problems:
             for config in base_configs(problem, target):
-                for split in (1,) if is_stream_k(config) else (1, 2):
+                for split in (1, 2):
                     yield Plan(
                         "cute_simt", replace(config, split_k=split), problem, EXTENTS, target
                     )
@@ -184,39 +183,6 @@ def test_float32_sums_are_added_to_in_pairs_where_there_is_an_instruction(arch, 
 ALONE = [((128, 256, 16), (2, 4)), ((256, 128, 16), (4, 2))]
 
 
-def shared_of(majors, alignment, tile, warps, arch, schedule="stream"):
-    problem = problem_of(DType.FLOAT32, *majors, alignment)
-    config = Config(tile, stages=3, warps=warps, thread=(8, 16), occupancy=1, schedule=schedule)
-    return Plan("cute_simt", config, problem, EXTENTS, named_target(arch))
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_100a", "sm_120a"])  # for sm_90a see below
-@pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
-@pytest.mark.sample(2)
-def test_ranges_of_k_tiles_compile_without_spills(majors, arch):
-    """Of tiles with the most accumulators: nothing is left for what lives across pieces."""
-    number = ["kn", "kk", "mn", "mk"].index(majors) + len(arch)
-    alignment, tile = (16, 4)[number % 2], ALONE[number // 2 % 2]
-    artifact = made(shared_of(majors, alignment, *tile, arch))
-    assert artifact.info.spill_bytes == 0
-    assert {"LDL", "STL"}.isdisjoint(instruction_mix(artifact.files))
-
-
-@pytest.mark.parametrize("tile", ALONE, ids=str)
-@pytest.mark.parametrize("majors", ["kn", "kk", "mn", "mk"])
-@pytest.mark.sample(1)
-def test_the_loop_over_a_share_has_no_more_issue_slots_than_that_over_a_tile(majors, tile):
-    """Accumulators stored and added to where they lie cost 2 to 21 percent of the loop."""
-    plain, shared = (
-        counted(shared_of(majors, 16, *tile, "sm_90a", schedule)) for schedule in ("", "stream")
-    )
-    assert shared.fmas == plain.fmas == 2048
-    assert shared.share > 0.99 * plain.share
-    artifact = made(shared_of(majors, 16, *tile, "sm_90a"))
-    assert artifact.info.spill_bytes == 0
-    assert {"LDL", "STL"}.isdisjoint(instruction_mix(artifact.files))
-
-
 def warp_specialized_of(majors, alignment, tile, schedule, split):
     tile, warps = ALONE[tile]
     config = Config(
@@ -232,9 +198,8 @@ def warp_specialized_of(majors, alignment, tile, schedule, split):
     [
         (majors, tile, *way)
         for majors, tile in product(("kn", "kk", "mn", "mk"), (0, 1))
-        for way in (("", 1), ("", 2), ("tail", 2), ("stream", 1))
+        for way in (("", 1), ("", 2), ("tail", 2))
         if (majors, tile) not in (("kn", 1), ("mk", 0))
-        and (way[0] != "stream" or not tile)  # tall tiles do not share k_tiles
     ],
 )
 @pytest.mark.sample(4)
@@ -246,7 +211,7 @@ def test_warps_that_only_multiply_issue_little_else(majors, tile, schedule, spli
     """
     plan = warp_specialized_of(majors, 16, tile, schedule, split)
     loop, turns = counted(plan), geometry(plan.problem, plan.config).k_tile_iterations
-    assert turns == (2 if majors == "kk" and schedule != "stream" else 1)
+    assert turns == (2 if majors == "kk" else 1)
     assert turns * loop.fmas == 2048
     assert turns * loop.instructions < 2048 + 96 + 60
     assert turns * loop.three_reads < 200

@@ -22,7 +22,11 @@ from unigemm.backends.cute_simt.geometry_operands import (
     repacked_bytes,
 )
 from unigemm.backends.cute_simt.legality import unsupported_reason
-from unigemm.backends.cute_simt.schedules import is_big
+from unigemm.backends.cute_simt.schedules import (
+    PRODUCER_WARPS,
+    WARP_SPECIALIZED_STAGES,
+    is_big,
+)
 from unigemm.cache.sass import instruction_mix
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
@@ -68,7 +72,7 @@ def test_copies_are_offered_for_big_tiles_wherever_some_operand_does_not_lie_wel
         p for p in FLOATS if not (has_aligned_rows(p.a) and has_aligned_rows(p.b))
     }
     assert all(is_big(config) for _, config in COPIED)
-    assert {config.schedule for _, config in COPIED} == {"", "tail", "stream"}
+    assert {config.schedule for _, config in COPIED} == {"", "tail"}
     for problem in EVERY_PROBLEM:
         if problem.a.dtype is not DType.FLOAT32:
             assert not any(c.repacked for c in base_configs(problem, H200))
@@ -87,7 +91,6 @@ def test_copies_are_offered_for_big_tiles_wherever_some_operand_does_not_lie_wel
             "sm_90a",
             "64 accumulators",
         ),
-        (ODD, {"schedule": "persistent", "occupancy": 1}, "sm_90a", "too few k_tiles"),
         (ODD, {"schedule": "dot"}, "sm_90a", "where they lie"),
         (ODD, {"schedule": "axpy"}, "sm_90a", "where they lie"),
         (ODD, {}, "sm_80", "not on sm_80"),
@@ -98,17 +101,14 @@ def test_what_has_no_copies_is_told_why(problem, change, arch, reason):
 
 
 def test_copies_keep_the_rules_of_their_schedules():
-    stream = replace(TILE, schedule="stream", occupancy=1)
     tail = replace(TILE, schedule="tail", occupancy=1, split_k=2)
-    assert unsupported_reason(ODD, stream, H200) is unsupported_reason(ODD, tail, H200) is None
-    assert "how many CTAs" in unsupported_reason(ODD, replace(stream, occupancy=0), H200)
-    assert "most accumulators" in unsupported_reason(
-        ODD, replace(stream, tile=(128, 128, 16), thread=(8, 8)), H200
-    )
-    # Where they lie it may not: there are no registers for two strides.
+    assert unsupported_reason(ODD, tail, H200) is None
+    assert "how many CTAs" in unsupported_reason(ODD, replace(tail, occupancy=0), H200)
+    fed = replace(TILE, producers=PRODUCER_WARPS, stages=WARP_SPECIALIZED_STAGES)
+    # Where they lie no warps of their own copy them: there are no registers for two strides.
     strided = problem_of(DType.FLOAT32, "strided", "n")
-    assert unsupported_reason(strided, stream, H200) is None
-    assert "strides" in unsupported_reason(strided, replace(stream, repacked=False), H200)
+    assert unsupported_reason(strided, fed, H200) is None
+    assert "strides" in unsupported_reason(strided, replace(fed, repacked=False), H200)
 
 
 sizes = st.integers(1, 20000)
@@ -136,8 +136,7 @@ def test_copies_are_estimated_where_they_may_pay():
     assert repacked("kk", 8192, 7168, 2048, alignment=16), "transposed once, not in every tile"
     assert repacked("mn", 4096, 4096, 4096, alignment=16) == [], "nothing to copy"
     for layout, batch in product(LAYOUTS, (1, 3)):
-        for each in repacked(layout, 2049, 2047, 2050, batch):
-            assert each.config.split_k == 1 or each.config.schedule != "stream"
+        assert repacked(layout, 2049, 2047, 2050, batch)
 
 
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
@@ -164,16 +163,16 @@ BIGGEST = [((128, 256), (2, 4)), ((256, 128), (4, 2)), ((64, 256), (1, 4))]
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(9))
 @pytest.mark.sample(3)
 def test_copies_and_their_products_compile_without_spills(number):
     """Of tiles with the most accumulators, by all schedules: no local memory, no spills."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     tile, warps = BIGGEST[number % 3]
-    schedule = ("", "tail", "stream", "")[number // 3]
+    schedule, split_k = (("", 1), ("tail", 2), ("", 2))[number // 3]
     config = replace(
         TILE, tile=(*tile, 16), warps=warps, schedule=schedule, occupancy=int(schedule != ""),
-        split_k=1 if schedule in ("", "stream") and number < 9 else 2,
+        split_k=split_k,
     )  # fmt: skip
     problem = problem_of(DType.FLOAT32, *LAYOUTS[number % 4], 4)
     artifact = made(Plan("cute_simt", config, problem, Extents(2049, 2047, 2050), H200))
@@ -183,21 +182,20 @@ def test_copies_and_their_products_compile_without_spills(number):
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize(("layout", "schedule"), [("kn", ""), ("kk", "stream"), ("mn", "stream")])
+@pytest.mark.parametrize("layout", ["kn", "kk", "mn"])
 @pytest.mark.sample(1)
-def test_the_loop_over_copies_is_that_over_aligned_operands(layout, schedule):
+def test_the_loop_over_copies_is_that_over_aligned_operands(layout):
     """Some 50 instructions less than of odd rows; the copies' kernel is one of its own."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     from bench.issue_slots import counted
 
-    config = replace(TILE, schedule=schedule, occupancy=int(schedule != ""))
-    problem, bare = problem_of(DType.FLOAT32, *layout, 4), replace(config, repacked=False)
+    problem, bare = problem_of(DType.FLOAT32, *layout, 4), replace(TILE, repacked=False)
     aligned = replace(problem_of(DType.FLOAT32, "m", "n"), d=problem.d)
 
     def of(problem, config):
         return counted(Plan("cute_simt", config, problem, Extents(2049, 2047, 2050), H200))
 
-    copies, odd, whole = of(problem, config), of(problem, bare), of(aligned, bare)
+    copies, odd, whole = of(problem, TILE), of(problem, bare), of(aligned, bare)
     assert copies.fmas == odd.fmas == 2048
     assert copies.instructions <= whole.instructions < odd.instructions - 48
     assert copies.share > 1.02 * odd.share

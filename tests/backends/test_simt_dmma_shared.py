@@ -1,4 +1,4 @@
-"""float64 on tensor cores by the schedules "tail" and "stream": planned, compiled, multiplied."""
+"""float64 on tensor cores by the schedule "dmma-tail": planned, compiled, multiplied."""
 
 from __future__ import annotations
 
@@ -26,53 +26,34 @@ from test_simt_dmma import (
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs
 from unigemm.backends.cute_simt.legality import unsupported_reason
-from unigemm.backends.cute_simt.schedules import (
-    DMMA,
-    DMMA_STREAM,
-    DMMA_TAIL,
-    is_dmma,
-    is_stream_k,
-    is_tail,
-)
+from unigemm.backends.cute_simt.schedules import DMMA, DMMA_TAIL, is_dmma, is_tail
 from unigemm.backends.cute_simt.work_split import tiles_of
 from unigemm.cache.sass import instruction_mix
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.plan import Plan
 from unigemm.planning.prediction import Alternative
-from unigemm.problem.problem import Extents, MatrixType
+from unigemm.problem.problem import Extents
 from unigemm.tuning.measure import Workload
 from unigemm.tuning.sweep import starts
 
 TAIL = {"schedule": DMMA_TAIL, "occupancy": 1, "split_k": 2}
-STREAM = {"schedule": DMMA_STREAM, "occupancy": 1}
-KERNELS = {DMMA_TAIL: ["simt_gemm", "simt_tail"], DMMA_STREAM: ["simt_clear", "simt_stream"]}
-BIGGEST = (128, 128)
 
 
 def named():
-    """Every offered tile by both schedules."""
+    """Every offered tile with a tail."""
     return [
-        (problem, replace(config, **way))
+        (problem, replace(config, **TAIL))
         for problem, config in OFFERED
-        for way in (TAIL, STREAM)
-        if unsupported_reason(problem, replace(config, **way), H200) is None
+        if unsupported_reason(problem, replace(config, **TAIL), H200) is None
     ]
 
 
 def test_they_are_tiles_of_tensor_cores_and_the_biggest_are_offered():
-    for config in (replace(config, **way) for _, config in OFFERED[:20] for way in (TAIL, STREAM)):
-        assert is_dmma(config)
-        assert is_tail(config) != is_stream_k(config)
     for problem in CLASSES:
-        every = [config for config in base_configs(problem, H200) if config.schedule in KERNELS]
-        found = [config for config in every if not config.producers]
-        assert all(is_tail(config) for config in every if config.producers)
-        assert {config.occupancy for config in found} == {1}
-        tails = {config.tile[:2] for config in found if is_tail(config)}
-        streams = {config.tile[:2] for config in found if is_stream_k(config)}
-        assert tails == {(128, 128), (128, 64), (64, 128)}
-        strided = "strided" in (problem.a.major, problem.b.major)
-        assert streams == (set() if strided else tails - {BIGGEST})
+        found = [config for config in base_configs(problem, H200) if is_tail(config)]
+        assert all(is_dmma(config) and config.occupancy == 1 for config in found)
+        assert not any(config.producers for config in found)
+        assert {config.tile[:2] for config in found} == {(128, 128), (128, 64), (64, 128)}
 
 
 @pytest.mark.parametrize(
@@ -90,55 +71,40 @@ def test_they_are_planned_where_the_last_wave_is_not_full(sizes, schedule, layou
     assert plan.config.schedule == schedule
 
 
-def test_many_waves_have_no_shares():
-    """What is left of the last wave is little then, and a tail has it."""
+def test_one_wave_has_no_tail():
     problem = problem_of(FLOAT64, "k", "n")
     for size in (1536, 4096, 8192):
         found = BACKEND.candidates(problem, Extents(size, size, 4096), H200)
         for config in (each.config for each in found):
             tiles = tiles_of(config, Extents(size, size, 4096))
-            assert config.schedule != DMMA_STREAM or tiles < 4 * H200.sm_count
             assert config.schedule != DMMA_TAIL or tiles > H200.sm_count
 
 
-def test_all_may_have_a_tail_and_all_but_the_biggest_stream():
-    found = named()
-    tails = [config for _, config in found if is_tail(config)]
-    assert len(tails) == len(OFFERED)
-    streams = [config for _, config in found if is_stream_k(config)]
-    assert len(streams) == sum(
-        config.tile[:2] != BIGGEST and "strided" not in (problem.a.major, problem.b.major)
-        for problem, config in OFFERED
-    )
+def test_all_may_have_a_tail():
+    assert len(named()) == len(OFFERED)
 
 
 @pytest.mark.parametrize(
-    ("tile", "way", "reason"),
+    ("way", "reason"),
     [
-        (BIGGEST, STREAM, "too few registers"),
-        ((64, 64), {**STREAM, "occupancy": 0}, "how many CTAs"),
-        ((64, 64), {**STREAM, "split_k": 2}, "not in parts of one size"),
-        ((64, 64), {**TAIL, "occupancy": 0}, "how many CTAs"),
-        ((64, 64), {**TAIL, "split_k": 1, "cluster_k": 2}, "cluster along K"),
+        ({**TAIL, "occupancy": 0}, "how many CTAs"),
+        ({**TAIL, "split_k": 1, "cluster_k": 2}, "cluster along K"),
     ],
     ids=str,
 )
-def test_what_cannot_run_is_refused(tile, way, reason):
+def test_what_cannot_run_is_refused(way, reason):
     problem = problem_of(FLOAT64, "k", "n")
-    config = replace(config_of(problem, tile), **way)
+    config = replace(config_of(problem, (64, 64)), **way)
     assert reason in unsupported_reason(problem, config, H200)
     with pytest.raises(UnsupportedProblem, match=reason):
         BACKEND.estimate(problem, Extents(512, 512, 512), H200, config)
 
 
-def test_where_m_must_not_matter_and_where_rows_lie_apart_there_are_none():
+def test_where_m_must_not_matter_there_are_none():
     problem = problem_of(FLOAT64, "k", "n")
-    for way in (TAIL, STREAM):
-        config = replace(config_of(problem, (64, 64)), **way)
-        same = replace(problem, batch_invariant=True)
-        assert "depends on M" in unsupported_reason(same, config, H200)
-    apart = replace(problem, a=MatrixType(FLOAT64, "strided", 8))
-    assert "strides of both" in unsupported_reason(apart, replace(config, **STREAM), H200)
+    config = replace(config_of(problem, (64, 64)), **TAIL)
+    same = replace(problem, batch_invariant=True)
+    assert "depends on M" in unsupported_reason(same, config, H200)
 
 
 @pytest.mark.compile
@@ -166,46 +132,41 @@ TILES = [
 
 
 def cases():
-    """Every layout and alignment by both schedules, each with a tile."""
-    found = product(LAYOUTS, LINES, (TAIL, STREAM), LINES)
+    """Every layout and alignment, each with a tile."""
+    found = product(LAYOUTS, LINES, LINES)
     return [(*case, *TILES[number % len(TILES)]) for number, case in enumerate(found)]
 
 
-def planned(first, tile, way, sms):
+def planned(first, tile, sms):
     """Return a plan of a tile for a device with a number of SMs."""
-    config = replace(config_of(first.problem, tile), **way)
+    config = replace(config_of(first.problem, tile), **TAIL)
     target = replace(first.target, sm_count=sms)
     found = BACKEND.estimate(first.problem, first.extents, target, config)
     return replace(first.taking(Alternative.of("cute_simt", found)), target=target)
 
 
-def check_in(tile, case, way, sms):
-    """Multiply a case with an offered tile by some schedule."""
-    gpu, _ = check_with(case, lambda first: planned(first, tile, way, sms))
+def check_in(tile, case, sms):
+    """Multiply a case with an offered tile."""
+    gpu, _ = check_with(case, lambda first: planned(first, tile, sms))
     kernels = [launch.kernel.rpartition("_")[0] for launch, _ in gpu.launches]
-    assert kernels == KERNELS[way["schedule"]]
-    multiplied = gpu.launches[kernels[0] == "simt_clear"][1].instructions
+    assert kernels == ["simt_gemm", "simt_tail"]
+    multiplied = gpu.launches[0][1].instructions
     assert [op for op in multiplied if "f64" in op and "mma" in op] == [MMA]
 
 
 @pytest.mark.compile
 @pytest.mark.sample(6)
-@pytest.mark.parametrize(
-    ("layout", "lines", "way", "d_lines", "tile", "sizes", "sms"), cases(), ids=str
-)
-def test_products_are_right_and_nothing_else_is_written(
-    layout, lines, way, d_lines, tile, sizes, sms
-):
-    check_in(tile, random_case(layout, sizes, lines, d_lines, sum(sizes) + sms), way, sms)
+@pytest.mark.parametrize(("layout", "lines", "d_lines", "tile", "sizes", "sms"), cases(), ids=str)
+def test_products_are_right_and_nothing_else_is_written(layout, lines, d_lines, tile, sizes, sms):
+    check_in(tile, random_case(layout, sizes, lines, d_lines, sum(sizes) + sms), sms)
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("way", [TAIL, STREAM], ids=str)
-def test_stacks_are_more_tiles(way):
-    check_in((64, 64), stacked("nt", (37, 70, 50), LINES[1], LINES[0], 5, 6), way, 4)
+def test_stacks_are_more_tiles():
+    check_in((64, 64), stacked("nt", (37, 70, 50), LINES[1], LINES[0], 5, 6), 4)
 
 
 @pytest.mark.compile
 def test_neither_the_order_of_warps_nor_a_dirty_workspace_changes_a_bit():
-    results = results_in_orders((70, 47, 300), 3, lambda first: planned(first, (64, 64), STREAM, 5))
+    results = results_in_orders((70, 47, 300), 3, lambda first: planned(first, (64, 64), 5))
     assert len(results) == 1

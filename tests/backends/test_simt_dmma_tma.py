@@ -195,7 +195,6 @@ def test_every_class_in_aligned_rows_is_offered_every_shape():
         ({}, "kn", "sm_100a", "Hopper only"),
         ({"producers": 4}, "kn", "sm_90a", "1 warps copy, not 4"),
         ({"tile": (64, 64, 32), "stages": 4}, "kn", "sm_90a", "k_tiles of 16"),
-        ({"schedule": "dmma-stream", "occupancy": 1}, "kn", "sm_90a", "copied by all warps"),
         ({"cluster_k": 2, "split_k": 2}, "kn", "sm_90a", "split-K would be others"),
         ({"cluster_k": 2, "schedule": "dmma-tail", "occupancy": 1}, "kn", "sm_90a", "one tile"),
         ({"tile": (8, 128, 16), "warps": (1, 4), "thread": (2, 4)}, "mn", "sm_90a", "no boxes"),

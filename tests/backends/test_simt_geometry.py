@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -21,17 +21,10 @@ from unigemm.backends.cute_simt.schedules import (
     WARP,
     has_producer_warpgroup,
     is_dmma,
-    is_persistent,
-    is_stream_k,
     is_tail,
     is_warp_specialized,
 )
-from unigemm.backends.cute_simt.work_split import (
-    range_begin,
-    range_of,
-    scratch_bytes,
-    tiles_before_tail,
-)
+from unigemm.backends.cute_simt.work_split import scratch_bytes, tiles_before_tail
 from unigemm.planning.backend import unsupported_by
 from unigemm.planning.config import Config
 from unigemm.planning.plan import Plan
@@ -80,8 +73,6 @@ def first_copy(tile, thread, threads):
     """Return the line of a thread's first copy, and its index there."""
     if tile.transposed:
         return thread % tile.k_tile, thread // tile.k_tile
-    if tile.line_per_warp:
-        return divmod(thread, WARP)
     per_line = tile.line // tile.copy_width
     return divmod(thread, per_line) if per_line <= threads else (0, thread)
 
@@ -216,7 +207,6 @@ def test_an_illegal_configuration_is_refused_with_its_reason(change, reason):
         ({"cluster_k": 9}, "sm_90a", "not portable"),
         ({"cluster_k": 0}, "sm_90a", "not portable"),
         ({"split_k": 2}, "sm_90a", "split-K would be others"),
-        ({"schedule": "persistent", "occupancy": 1}, "sm_90a", "one tile each"),
         ({"schedule": "tail", "occupancy": 1}, "sm_90a", "one tile each"),
         ({"schedule": "dot"}, "sm_90a", "one tile each"),
         ({"producers": 4}, "sm_90a", "for tensor cores"),
@@ -370,32 +360,6 @@ def test_tiles_of_odd_rows_begin_anywhere_and_all_others_where_vectors_do():
     assert geometry(problem_of(DType.FLOAT32, "k", "k", 4), small).column_step == 4
 
 
-def test_persistent_ctas_are_for_few_k_tiles_of_more_tiles_than_fit_at_once():
-    def persistent(dtype, *sizes):
-        found = BACKEND.candidates(problem_of(dtype, "k", "n"), Extents(*sizes), H200)
-        return [c.config for c in found if is_persistent(c.config)]
-
-    found = persistent(DType.FLOAT32, 65536, 64, 64)
-    assert found
-    for config in found:
-        m, n, _ = config.tile
-        assert -(-65536 // m) * -(-64 // n) > H200.sm_count * config.occupancy
-        assert config.split_k == 1
-    assert persistent(DType.FLOAT32, 512, 64, 64) == []
-    assert persistent(DType.BFLOAT16, 65536, 64, 64) == []
-    problem = problem_of(DType.FLOAT32, "k", "n")
-    assert "told how many" in unsupported_reason(problem, replace(found[0], occupancy=0), H200)
-    wide = Config((128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), schedule="persistent")
-    wide = replace(wide, occupancy=1)
-    assert unsupported_reason(problem, wide, H200) is None
-    assert "pairs of accumulators" in unsupported_reason(problem, wide, named_target("sm_100a"))
-    assert "strides" in unsupported_reason(
-        problem_of(DType.FLOAT32, "strided", "n"), found[0], H200
-    )
-    spilling = replace(found[0], tile=(128, 64, 16), warps=(2, 1), thread=(8, 16))
-    assert "spill" in unsupported_reason(problem, spilling, H200)
-
-
 def test_tails_are_for_tiles_that_do_not_fill_the_last_wave():
     def tails(m, n, k, problem=None):
         problem = problem or problem_of(DType.FLOAT32, "k", "n")
@@ -428,63 +392,6 @@ def test_tails_are_for_tiles_that_do_not_fill_the_last_wave():
 
 def test_whole_tiles_are_those_before_the_last_wave():
     assert [tiles_before_tail(n, 4) for n in (1, 3, 4, 5, 8, 9)] == [0, 0, 0, 4, 4, 8]
-
-
-def streams(m, n, k, problem=None, target=H200):
-    problem = problem or problem_of(DType.FLOAT32, "k", "n")
-    found = BACKEND.candidates(problem, Extents(m, n, k), target)
-    return [c for c in found if is_stream_k(c.config) and not c.config.repacked]
-
-
-def test_k_tiles_are_shared_out_where_tiles_leave_sms_without_work():
-    other = {c.config.tile for c in streams(2048, 2048, 2048, target=named_target("sm_100a"))}
-    assert other == {(128, 256, 16), (256, 128, 16)}, "the tiles of which an SM holds one"
-    found = {c.config.tile: c for c in streams(2048, 2048, 2048)}
-    assert set(found) == {(128, 256, 16)}, "where other warps copy, the wide one"
-    wide = found[128, 256, 16]
-    assert (wide.config.occupancy, wide.config.split_k) == (1, 1)
-    assert wide.workspace_bytes == 132 * (128 * 256 + 1) * 4
-    plain = replace(wide.config, schedule="")
-    problem = problem_of(DType.FLOAT32, "k", "n")
-    long = Extents(512, 8192, 8192)
-    whole, shared = BACKEND.estimate_all(problem, long, H200, [plain, wide.config])
-    assert shared.prediction.us < whole.prediction.us
-    assert streams(2048, 2048, 240) == [], "ranges of less than 16 k_tiles"
-    assert streams(128 * 132, 256, 4096) == [], "a tile for each SM"
-    assert streams(512, 512, 32768) == [], "one CTA would add 17 pieces"
-    assert streams(128, 8192, 8192)[0].config.tile == (128, 256, 16), "four or five pieces"
-    assert streams(2048, 2048, 2048, problem_of(DType.BFLOAT16, "k", "n")) == []
-    assert streams(2048, 2048, 2048, problem_of(DType.FLOAT32, "strided", "n")) == []
-    assert streams(2048, 2048, 2048, replace(problem, batch_invariant=True)) == []
-    exact = replace(problem, deterministic=True)
-    assert len(streams(2048, 2048, 2048, exact)) == len(found)
-
-
-def test_what_cannot_stream_is_told_why():
-    problem = problem_of(DType.FLOAT32, "k", "n")
-    config = Config(
-        (128, 256, 16), stages=3, warps=(2, 4), thread=(8, 16), occupancy=1, schedule="stream"
-    )
-    assert unsupported_reason(problem, config, H200) is None
-    assert "how many CTAs" in unsupported_reason(problem, replace(config, occupancy=0), H200)
-    assert "range ends" in unsupported_reason(problem, replace(config, split_k=2), H200)
-    assert "strides" in unsupported_reason(problem_of(DType.FLOAT32, "strided", "n"), config, H200)
-    assert "depends on M" in unsupported_reason(
-        replace(problem, batch_invariant=True), config, H200
-    )
-    less = replace(config, tile=(128, 128, 16), thread=(8, 8))
-    assert "most accumulators" in unsupported_reason(problem, less, H200)
-
-
-@given(st.integers(1, 300), st.integers(1, 10**12))
-def test_ranges_follow_each_other_and_differ_by_a_k_tile(ctas, total):
-    begins = [range_begin(share, total, ctas) for share in range(ctas + 1)]
-    assert (begins[0], begins[-1]) == (0, total)
-    sizes = {after - before for before, after in pairwise(begins)}
-    assert max(sizes) - min(sizes) <= 1
-    for share in range(ctas) if total >= ctas else ():
-        assert range_of(begins[share], total, ctas) == share
-        assert range_of(begins[share + 1] - 1, total, ctas) == share
 
 
 def test_the_host_is_refused_with_the_backend_that_would_do():

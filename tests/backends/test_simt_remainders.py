@@ -71,8 +71,8 @@ def test_what_has_no_remainders_is_told_why(problem, change, arch, reason):
 
 def test_every_schedule_of_big_tiles_may_have_remainders():
     for schedule, more in (
-        ("", {}), ("", {"split_k": 3}), ("", {"repacked": True}), ("stream", {"occupancy": 1}),
-        ("tail", {"occupancy": 1, "split_k": 2}), ("persistent", {"occupancy": 1}),
+        ("", {}), ("", {"split_k": 3}), ("", {"repacked": True}),
+        ("tail", {"occupancy": 1, "split_k": 2}),
     ):  # fmt: skip
         config = replace(TILE, schedule=schedule, **more)
         assert unsupported_reason(ODD, config, H200) is None

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import unigemm
 from unigemm.planning import tuned_plans
 from unigemm.planning.plan import VERSION, Plan
+from unigemm.planning.registry import backend_named
 from unigemm.problem.problem import Extents
 from unigemm.problem.scales import PER_TENSOR
 
 #: As version 0.1 wrote it, with an alternative and less of what was refused.
 VERSION_1 = json.loads("""
 {"backend": "cute_simt", "tile": [128, 256, 16], "cluster": [1, 1], "stages": 5, "warps": [2, 4],
- "thread": [8, 16], "occupancy": 1, "split_k": 1, "cluster_k": 1, "slice_k": 1, "swap_ab": false,
- "repacked": false, "raster": {"order": "m", "group": 8}, "schedule": "stream", "producers": 4,
+ "thread": [8, 16], "occupancy": 1, "split_k": 2, "cluster_k": 1, "slice_k": 1, "swap_ab": false,
+ "repacked": false, "raster": {"order": "m", "group": 8}, "schedule": "tail", "producers": 4,
  "strips": [{"tile": [1, 8, 1], "cluster": [1, 1], "stages": 1, "warps": [1, 4], "thread": [0, 0],
   "occupancy": 0, "split_k": 1, "cluster_k": 1, "slice_k": 2, "swap_ab": false, "repacked": false,
   "raster": {"order": "m", "group": 1}, "schedule": "dot", "producers": 0, "strips": []}],
@@ -131,7 +133,42 @@ def test_a_tuning_file_with_plans_of_version_1_is_read(tmp_path):
 
 
 def test_a_kernel_that_was_compiled_for_a_plan_of_version_1_is_still_found():
-    from unigemm.planning.registry import backend_named
-
     key = backend_named("cute_simt").key(Plan.from_dict(VERSION_1))
     assert [each["schedule"] for each in key.kernel["remainder"]] == ["dot"]
+
+
+DROPPED = ("persistent", "stream", "dmma-stream")
+
+
+@pytest.mark.parametrize("dropped", DROPPED)
+def test_a_plan_of_a_schedule_that_was_dropped_is_refused_with_what_to_do(dropped):
+    text = f"schedule '{dropped}' is none of tail, dmma, dmma-tail, dot, axpy; plan again"
+    with pytest.raises(unigemm.UnsupportedProblem, match=text):
+        Plan.from_dict(VERSION_1 | {"schedule": dropped})
+    plan = Plan.from_dict(VERSION_1)
+    plan = replace(plan, config=replace(plan.config, schedule=dropped))
+    with pytest.raises(unigemm.UnsupportedProblem, match=text):
+        backend_named("cute_simt").refuse_illegal(plan)
+
+
+def test_a_plan_with_an_alternative_that_was_dropped_is_read():
+    (other,) = VERSION_1["alternatives"]
+    old = other | {"config": other["config"] | {"schedule": "stream"}}
+    plan = Plan.from_dict(VERSION_1 | {"alternatives": [old]})
+    assert plan.config == Plan.from_dict(VERSION_1).config
+    assert plan.alternatives[0].config.schedule == "stream"
+
+
+@pytest.mark.parametrize("dropped", DROPPED)
+def test_a_tuned_plan_of_a_schedule_that_was_dropped_is_left_out(dropped, tmp_path):
+    entry = {
+        "plan": VERSION_1, "asked": "auto", "source": "0" * 64, "pick": "cute_simt",
+        "pick_us": 400.0, "versions": {"unigemm": "0.1"}, "date": "2026-11-21",
+    }  # fmt: skip
+    entries = [entry | {"plan": VERSION_1 | {"schedule": dropped}}, entry]
+    path = tmp_path / "tuning.json"
+    path.write_text(json.dumps({"format": "unigemm tuning", "version": 1, "entries": entries}))
+    path.chmod(0o600)
+    with pytest.warns(unigemm.TuningWarning, match=f"1 of 2 entries.*'{dropped}' is none of"):
+        (found,) = tuned_plans.read(path)
+    assert found.plan == Plan.from_dict(VERSION_1)

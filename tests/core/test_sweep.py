@@ -106,10 +106,10 @@ def test_listed_values_are_all_tried_and_no_others():
 
 def test_what_an_sm_holds_and_clusters_along_k_may_be_listed():
     work = Workload(64, 512, 2048, DType.FLOAT64)
-    lists = lists_of(schedule="dmma-stream", occupancy="1,3", split_k="1", cluster_k="1")
+    lists = lists_of(schedule="dmma-tail", occupancy="1,3", split_k="2", cluster_k="1")
     found = [plan.config for plan in contenders(first("cute_simt", work), 99, lists=lists)]
     assert {(config.schedule, config.split_k, config.cluster_k) for config in found} == {
-        ("dmma-stream", 1, 1)
+        ("dmma-tail", 2, 1)
     }
     assert {config.occupancy for config in found} == {1, 3}
     assert len({config.tile for config in found}) > 5

@@ -35,15 +35,13 @@ PLAIN = Config(
 WIDE = Config((64, 128, 8), stages=3, warps=(1, 2), thread=(8, 16), repacked=True)
 PARTS = replace(PLAIN, split_k=3)
 TAIL = replace(PLAIN, split_k=2, occupancy=1, schedule="tail")
-STREAM = replace(WIDE, occupancy=1, schedule="stream")
 AFTER = {
     "": ["simt_gemm"],
     "tail": ["simt_gemm", "simt_tail"],
-    "stream": ["simt_clear", "simt_stream"],
 }
 
 
-@pytest.mark.parametrize("config", [PLAIN, WIDE, PARTS, TAIL, STREAM], ids=str)
+@pytest.mark.parametrize("config", [PLAIN, WIDE, PARTS, TAIL], ids=str)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.sample(4)
 def test_copies_of_every_layout_give_the_product_by_every_schedule(layout, config):
@@ -110,11 +108,11 @@ def test_steps_along_both_indices_and_backward_rows_are_copied():
     d = lay_out((70, 75), (1, 0), (3, 0), 2, 1)
     case = Case(a, b, d, d.shape, DType.FLOAT32, DType.FLOAT32, False, 4)
     with device("sm_90a") as gpu, dirty_workspaces():
-        check_case(NUMPY, case, plan=configured(*views_of(case), STREAM))
+        check_case(NUMPY, case, plan=configured(*views_of(case), WIDE))
     assert kernels(gpu)[0] == "repack"
 
 
-@pytest.mark.parametrize("config", [PARTS, STREAM], ids=str)
+@pytest.mark.parametrize("config", [PARTS, TAIL], ids=str)
 def test_batches_are_copied_each_and_repeated_ones_once(config):
     """A stack of two by three, of which A repeats along one index and B along the other."""
     m, n, k = 70, 66, 50
@@ -156,7 +154,7 @@ def test_copies_change_no_bit_and_neither_does_the_order_of_warps():
 def test_the_workspace_holds_the_copies_and_then_the_partial_sums():
     case = random_case("nt", (131, 70, 77), 1, 1, 0)
     with device("sm_90a"):
-        for config in (PLAIN, PARTS, TAIL, STREAM):
+        for config in (PLAIN, PARTS, TAIL):
             plan = configured(*views_of(case), config)
             tile_m, tile_n, _ = config.tile
             copies = sum(

@@ -28,8 +28,6 @@ PLAIN = Config((128, 64, 8), stages=3, warps=(2, 2), thread=(8, 8), raster=Raste
 WIDE = Config((64, 128, 8), stages=3, warps=(1, 2), thread=(8, 16))
 PARTS = replace(PLAIN, split_k=3)
 TAIL = replace(PLAIN, split_k=2, occupancy=1, schedule="tail")
-STREAM = replace(WIDE, occupancy=1, schedule="stream")
-SEVERAL = replace(PLAIN, occupancy=1, schedule="persistent")
 SPECIALIZED = replace(
     WIDE,
     tile=(128, 256, 8),
@@ -43,8 +41,6 @@ AFTER = {
     PLAIN: ["simt_gemm"],
     PARTS: ["simt_gemm", "split_reduce"],
     TAIL: ["simt_gemm", "simt_tail"],
-    STREAM: ["simt_clear", "simt_stream"],
-    SEVERAL: ["simt_persistent"],
     REPACKED: ["repack", "simt_gemm"],
 }
 
@@ -71,7 +67,7 @@ def sizes_of(config, left, columns, k):
 
 
 @pytest.mark.parametrize(
-    ("config", "columns"), [*((config, False) for config in AFTER), (PLAIN, True), (STREAM, True)]
+    ("config", "columns"), [*((config, False) for config in AFTER), (PLAIN, True), (TAIL, True)]
 )
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.sample(5)

@@ -229,24 +229,6 @@ def test_rows_of_b_are_added_in_every_shape(number, swap):
 
 
 @pytest.mark.parametrize(
-    ("layout", "sizes", "split", "pad", "occupancy"),
-    [
-        ("nt", (300, 70, 70), 1, 1, 2),  # five tiles on four CTAs; K ends within a k_tile
-        ("tn", (190, 130, 20), 1, 4, 1),  # less K than is copied ahead
-        ("nn", (190, 100, 90), 3, 3, 1),  # parts of K, the last one shorter
-    ],
-)
-def test_persistent_ctas_take_several_tiles_each(layout, sizes, split, pad, occupancy):
-    config = Config(
-        (128, 64, 8), stages=3, warps=(2, 2), thread=(8, 8), occupancy=occupancy, split_k=split,
-        raster=Raster("m", 8), schedule="persistent",
-    )  # fmt: skip
-    gpu, _ = framed_launches(layout, sizes, pad, config, 2, seed=split, lockstep=split == 1)
-    assert gpu.launches[0][0].kernel.startswith("simt_persistent")
-    assert gpu.launches[0][0].grid == (2 * occupancy, 1, 1)
-
-
-@pytest.mark.parametrize(
     ("layout", "sizes", "split", "pad", "sms"),
     [
         ("nn", (300, 200, 100), 2, 0, 5),  # 10 of 12 tiles are whole

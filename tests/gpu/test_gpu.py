@@ -22,11 +22,7 @@ from reference import EVERYWHERE, Case, check_case, torch_lib
 import unigemm
 from unigemm.backends.cute_simt.backend import BACKEND
 from unigemm.backends.cute_simt.candidates import base_configs
-from unigemm.backends.cute_simt.schedules import (
-    PRODUCER_WARPS,
-    WARP_SPECIALIZED_STAGES,
-    is_stream_k,
-)
+from unigemm.backends.cute_simt.schedules import PRODUCER_WARPS, WARP_SPECIALIZED_STAGES
 from unigemm.backends.cute_simt.work_split import scratch_bytes
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.prediction import Alternative
@@ -70,8 +66,6 @@ def test_every_configuration_raster_and_split_gives_the_product(dtype, split):
     expected = cupy.asnumpy(a.astype("f8")) @ cupy.asnumpy(b.astype("f8"))
     first = unigemm.plan(a, b, dtype="float32", backend="cute_simt")
     for i, base in enumerate(base_configs(first.problem, first.target)):
-        if is_stream_k(base) and split > 1:
-            continue
         raster = Raster("mn"[i % 2], (1, 2, 8)[i % 3])
         out = cupy.full((m, n), cupy.nan, "f4")
         config = replace(base, split_k=split, raster=raster)
@@ -141,15 +135,10 @@ def tail_of(tile, warps, thread, layout, pad, k):
     return uneven((tile, warps, thread), layout, pad, k, 12, "tail", 3)
 
 
-def stream_of(tile, warps, thread, layout, pad, k, few=False):
-    """Return `uneven` operands and plan of some fewer tiles than there are SMs, or far fewer."""
-    return uneven((tile, warps, thread), layout, pad, k, 2 if few else 10, "stream", 1)
-
-
 def copied_of(schedule, layout, pad, k):
     """Return `uneven` operands at odd addresses, and a plan that copies them first."""
     split = 3 if schedule == "tail" else 1
-    return uneven(STREAMED[1], layout, pad, k, 12, schedule, split, True)
+    return uneven(TAILED[2], layout, pad, k, 12, schedule, split, True)
 
 
 def stripped_of(schedule, split, layout, pad, k, count, columns=False):
@@ -207,7 +196,7 @@ TAILED = [((128, 32), (2, 1), (8, 8)), ((64, 128), (2, 2), (8, 8)), ((128, 256),
 
 def assert_only_the_product_is_written(a, b, d, buffer, plan):
     config = plan.config
-    whole = config.schedule in ("", "persistent") and config.split_k == 1 and not config.repacked
+    whole = config.schedule == "" and config.split_k == 1 and not config.repacked
     assert (plan.workspace_bytes > 0) == (not whole)
     unigemm.matmul(a, b, d, plan=plan)
     bound = 2 * (a.shape[1] + 8) * 2.0**-24 * (a.abs().double() @ b.abs().double())
@@ -246,20 +235,7 @@ def test_clusters_along_k_are_bitwise_the_same_from_run_to_run_and_in_a_graph(co
     assert_bitwise_the_same(*uneven(shape, "nt", 1, 700, 3, "", 1, cluster_k=count))
 
 
-STREAMED = [
-    ((128, 64), (2, 1), (8, 16)), ((128, 256), (2, 4), (8, 16)), ((256, 128), (4, 2), (8, 16))
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("pad", [0, 1, 4])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", STREAMED, ids=str)
-def test_ctas_share_the_k_tiles_of_all_tiles(shape, layout, pad):
-    for k, few in ((97, False), (256, False), (1000, True)):
-        assert_only_the_product_is_written(*stream_of(*shape, layout, pad, k, few))
-
-
-@pytest.mark.parametrize("schedule", ["", "tail", "stream"])
+@pytest.mark.parametrize("schedule", ["", "tail"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_operands_are_copied_first_by_every_schedule(layout, schedule):
     for k, pad in ((97, 1), (1000, 3)):
@@ -268,14 +244,13 @@ def test_operands_are_copied_first_by_every_schedule(layout, schedule):
 
 FED = [
     ((128, 256), (2, 4), "", 1), ((256, 128), (4, 2), "", 3), ((128, 256), (2, 4), "tail", 5),
-    ((256, 128), (4, 2), "persistent", 1), ((128, 256), (2, 4), "stream", 1),
 ]  # fmt: skip
 
 
 def fed_of(tile, warps, schedule, split, layout, pad, k, repacked=False):
     """Return `uneven` operands and a plan by warps that only copy and others that only multiply."""
-    shape, rows = (tile, warps, (8, 16)), 10 if schedule == "stream" else 12
-    return uneven(shape, layout, pad, k, rows, schedule, split, repacked, producers=PRODUCER_WARPS)
+    shape = (tile, warps, (8, 16))
+    return uneven(shape, layout, pad, k, 12, schedule, split, repacked, producers=PRODUCER_WARPS)
 
 
 @pytest.mark.parametrize("pad", [0, 1, 4])
@@ -284,14 +259,13 @@ def fed_of(tile, warps, schedule, split, layout, pad, k, repacked=False):
 def test_warps_that_only_copy_bring_what_the_others_multiply(fed, layout, pad):
     for k in (97, 500):
         assert_only_the_product_is_written(*fed_of(*fed, layout, pad, k))
-    if fed[2] != "persistent":
-        assert_only_the_product_is_written(*fed_of(*fed, layout, 1, 97, repacked=True))
+    assert_only_the_product_is_written(*fed_of(*fed, layout, 1, 97, repacked=True))
 
 
 #: A schedule, parts of K, what lies between rows, how many are left over, whether it is of columns.
 STRIPPED = [
-    ("", 1, 1, 1, False), ("", 3, 3, 1, True), ("tail", 5, 1, 1, False), ("stream", 1, 0, 1, True),
-    ("", 1, 2, 4, False), ("stream", 1, 1, 8, False), ("persistent", 1, 1, 2, True),
+    ("", 1, 1, 1, False), ("", 3, 3, 1, True), ("tail", 5, 1, 1, False), ("", 1, 0, 1, True),
+    ("", 1, 2, 4, False), ("tail", 2, 1, 8, False), ("", 1, 1, 2, True),
 ]  # fmt: skip
 
 
@@ -346,17 +320,11 @@ def test_a_tail_is_bitwise_the_same_from_run_to_run_and_in_a_graph():
     assert_bitwise_the_same(*tail_of(*TAILED[-1], "nt", 1, 300))
 
 
-@pytest.mark.parametrize("schedule", ["", "tail", "stream"])
+@pytest.mark.parametrize("schedule", ["", "tail"])
 @pytest.mark.parametrize("layout", ["nt", "tn"])
 def test_copies_are_bitwise_the_same_from_run_to_run_and_in_a_graph(layout, schedule):
     """Each launch overlaps the one before it, whose copies it writes anew."""
     assert_bitwise_the_same(*copied_of(schedule, layout, 1, 300))
-
-
-@pytest.mark.parametrize("few", [False, True])
-@pytest.mark.parametrize("shape", STREAMED, ids=str)
-def test_ranges_of_k_tiles_are_bitwise_the_same_from_run_to_run_and_in_a_graph(shape, few):
-    assert_bitwise_the_same(*stream_of(*shape, "nt", 1, 700, few))
 
 
 def test_split_k_is_bitwise_the_same_from_run_to_run():
@@ -461,10 +429,9 @@ def test_small_matrices_for_the_sanitizer():
                     lay=partial(matrix, pad=pad, shift=shift),
                 )  # fmt: skip
     for a, b, d, _, plan in (
-        tail_of(*TAILED[0], "nt", 1, 40), stream_of(*STREAMED[0], "nt", 1, 40),
-        stream_of(*STREAMED[0], "nn", 1, 200, few=True), fed_of(*FED[1], "nt", 1, 40),
-        fed_of(*FED[2], "tn", 0, 40), fed_of(*FED[3], "nn", 0, 40),
-        fed_of(*FED[4], "tt", 1, 40, repacked=True), stripped_of("", 1, "nt", 1, 40, 1),
+        tail_of(*TAILED[0], "nt", 1, 40), fed_of(*FED[1], "nt", 1, 40),
+        fed_of(*FED[2], "tn", 0, 40), fed_of(*FED[1], "nn", 0, 40),
+        fed_of(*FED[2], "tt", 1, 40, repacked=True), stripped_of("", 1, "nt", 1, 40, 1),
         fed_of(*FED[0], "nt", 1, 200), fed_of(*FED[0], "nn", 0, 200),  # more k_tiles than stages
         uneven(CLUSTERED[0], "nn", 1, 200, 2, "", 1, cluster_k=3),
         uneven(CLUSTERED[1], "tt", 0, 200, 2, "", 1, cluster_k=2),

@@ -32,7 +32,6 @@ _TAIL = (
     f"{_OF_SIMT}::test_only_the_tiles_of_the_last_wave_have_parts",
     f"{_OF_SIMT}::test_parts_of_odd_rows_are_stored_wherever_a_tile_has_moved_to",
 )
-_STREAM = (f"{_EMULATED}stream.py",)
 _SPECIALIZED = (f"{_EMULATED}warp_specialized.py::test_a_part_of_k_may_be_empty",)
 _CLUSTER = (f"{_EMULATED}simt_cluster.py",)
 _OF_TCGEN05 = f"{_EMULATED}tcgen05_gemm.py"
@@ -306,32 +305,6 @@ KERNEL_MUTANTS = (
         "existing = None if existing is None else (existing - 1) // 2",
         "the last column of a gated result is not written",
         (_FUSED, f"{_CROSSED} -k cute_simt"),
-    ),
-    Mutant(
-        "stream-flag",
-        _SIMT + "stream_k.py",
-        '        "st.release.gpu.global.u32 [{$r0}], {$r1};", read_only_args=[flag, due],\n'
-        "        predicate=(thread == 0) & (due != 0),",
-        '        "st.release.gpu.global.u32 [{$r0}], {$r1};", read_only_args=[flag, due],\n'
-        "        predicate=thread == 0,",
-        "a flag that is up already is lowered, and another CTA waits for ever",
-        _STREAM,
-    ),
-    Mutant(
-        "stream-left-sums",
-        _SIMT + "stream_k.py",
-        "        cute.arch.sync_threads()\n        left -= passed",
-        "        left -= passed",
-        "a flag is raised before all threads have left their partial sums: a race",
-        _STREAM,
-    ),
-    Mutant(
-        "stream-own-tile",
-        _SIMT + "stream_k.py",
-        "thread_of(thread), (tm * spec.config.tile[0], tn * spec.config.tile[1]),",
-        "thread_of(thread), (tm * spec.config.tile[0], Int32(0)),",
-        "a tile at the edge stores columns that are its neighbour's",
-        _STREAM,
     ),
     Mutant(
         "tail-wait",

@@ -17,10 +17,8 @@ Transposable = TypeVar("Transposable", Problem, Extents)
 _SCHEDULES = {
     "persistent": "each CTA takes several tiles in turn",
     "tail": "K of the last wave's tiles is divided",
-    "stream": "stream-K: each CTA takes equally much of K",
     "dmma": "float64 on tensor cores",
     "dmma-tail": "float64 on tensor cores; K of the last wave's tiles is divided",
-    "dmma-stream": "float64 on tensor cores, in stream-K",
     "dot": "few rows: dot products along K",
     "axpy": "few rows: rows of B scaled and added",
     "cooperative": "all warpgroups share a tile",

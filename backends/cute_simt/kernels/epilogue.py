@@ -3,8 +3,7 @@
 `store_results` is the only function of this backend that writes elements of D; the epilogue of a
 call is carried out there. Who calls it:
 
-    store_runs, store_tile    here: the tiles of the GEMM, persistent, warp-specialized and stream-K
-                              kernels
+    store_runs, store_tile    here: the tiles of the GEMM and warp-specialized kernels
     cluster_split_k           `store_elements` and `store_vectors`: a CTA's part of a cluster's tile
     tail_split_k              `tail_kernel`, when the parts of a tile are added
     gemv_dot, gemv_axpy       the few-row kernels
@@ -145,12 +144,9 @@ def own_registers(acc: cute.Tensor, zero: Int32) -> cute.Tensor:
 @cute.jit
 def store_accumulators(
     spec: cutlass.Constexpr, acc: cute.Tensor, patch: cute.Pointer, to: Destination,
-    thread: Thread, begin: cutlass.Constexpr = None,
+    thread: Thread,
 ) -> None:  # fmt: skip
-    """Write a CTA's accumulators; `patch` is this warp's.
-
-    Rows and columns before `begin` (M, N) are left out, if it is given: they are another CTA's.
-    """
+    """Write a CTA's accumulators; `patch` is this warp's."""
     geo = spec.geometry
     first_m, first_n = to.origin
     m, n = to.extents
@@ -160,7 +156,8 @@ def store_accumulators(
         first_n + warp % spec.config.warps[1] * geo.warp_tile[1],
     )
     acc = own_registers(acc, m >> 31)
-    if const_expr(begin is None and in_place(spec.problem)):
+    begin = None
+    if const_expr(in_place(spec.problem)):
         # C is D itself: a tile that has moved back does not store again what its neighbour did.
         tile_m, tile_n, _ = spec.config.tile
         begin = whole(first_m, tile_m), whole(first_n, tile_n)

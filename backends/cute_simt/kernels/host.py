@@ -4,9 +4,7 @@
     2. repacking             operands that do not lie in aligned rows      prepack.py
     3. the product           one of
                                gemm.py               a tile, or a part of its K, a CTA
-                               persistent.py         several tiles a CTA, for short K
                                warp_specialized.py   warps that only copy, and others (Hopper)
-                               stream_k.py           equally many k_tiles a CTA
                                gemv_dot.py, gemv_axpy.py   few rows of A
                                grouped.py            tiles of groups
     4. adding up partial sums    cute/kernels/reduction.py, or `tail_kernel` of tail_split_k.py
@@ -19,7 +17,6 @@ of K or of an operand is multiplied with zeros: copies fill with zeros what lies
 from collections.abc import Callable
 from functools import partial
 
-import cutlass
 from cutlass import Int32, const_expr
 
 from unigemm.problem.problem import Problem
@@ -33,16 +30,13 @@ from ..schedules import (
     AXPY,
     DOT,
     is_cluster_split_k,
-    is_persistent,
-    is_stream_k,
     is_tail,
     is_warp_specialized,
 )
 from ..work_split import tiles_before_tail
-from . import gemv_axpy, gemv_dot, stream_k, warp_specialized
+from . import gemv_axpy, gemv_dot, warp_specialized
 from . import grouped as grouped_tiles
 from .gemm import gemm_kernel
-from .persistent import persistent_kernel
 from .prepack import start_repacked
 from .records import Bases, Extents, Grid, Tail
 from .remainder import start_with_remainders
@@ -55,7 +49,7 @@ _PARAMETERS = 4  # of `Parameters`: nothing rotates
 
 
 def start(spec: Spec, of: Arguments) -> None:
-    """Launch the product of tiles (but for stream-K), and what adds up its parts."""
+    """Launch the product of tiles, and what adds up its parts."""
     a, b, d, workspace = of.addresses
     m, n, k, l0, l1 = of.sizes
     split_k, along_n, band, sms, *_ = of.parameters
@@ -73,22 +67,9 @@ def start(spec: Spec, of: Arguments) -> None:
         units = whole + (tiles - whole) * split_k
     tail = Tail(whole, Divisor(tiles - whole))
     extents, grid = Extents(m, n, k), Grid(k_tiles, order, Divisor(split_k), Divisor(l0))
-    ctas = units
-    if const_expr(is_persistent(spec.config)):
-        ctas = cutlass.min(units, sms * spec.config.occupancy)
     if const_expr(is_warp_specialized(spec.config)):
         work = warp_specialized.Work(extents, grid, tail)
-        warp_specialized.launch(spec, of, out, out_steps, work, units, ctas)
-    elif const_expr(is_persistent(spec.config)):
-        persistent_kernel(
-            spec, Bases(a, b, out), extents, of.a_steps, of.b_steps, out_steps, grid, units, ctas,
-            of.taken,
-        ).launch(
-            grid=(ctas, 1, 1), block=(geo.threads, 1, 1),
-            smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=of.stream,
-            min_blocks_per_mp=min(geo.min_blocks, spec.config.occupancy),
-            preferred_smem_carveout=100, use_pdl=spec.overlap,
-        )  # fmt: skip
+        warp_specialized.launch(spec, of, out, out_steps, work, units)
     else:
         gemm_kernel(
             spec, Bases(a, b, out), extents, of.a_steps, of.b_steps, out_steps, grid, workspace,
@@ -113,8 +94,7 @@ def make_host(spec: Spec, launch: Callable | None = None) -> Callable:
     """
     few = {DOT: gemv_dot.start, AXPY: gemv_axpy.start}
     if launch is None:
-        tiled = stream_k.start if is_stream_k(spec.config) else start
-        launch = few.get(spec.config.schedule, tiled)
+        launch = few.get(spec.config.schedule, start)
         if spec.problem.groups is not None:
             launch = grouped_tiles.start
     if spec.config.repacked:

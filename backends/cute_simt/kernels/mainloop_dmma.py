@@ -61,7 +61,7 @@ def _offsets(tile: OperandTile, first: Int32, lane: Int32) -> list[Int32]:
 @cute.jit
 def sum_k_tiles(
     spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: Stages, thread: Thread,
-    unit: Unit, meanwhile: cutlass.Constexpr = None,
+    unit: Unit,
 ) -> cute.Tensor:  # fmt: skip
     """Return the accumulators of a work unit; see `mainloop_fma.sum_k_tiles`."""
     geo, config, within = spec.geometry, spec.config, unit.within
@@ -72,8 +72,6 @@ def sum_k_tiles(
 
     # -- prologue
     offset_a, offset_b, remaining = start_prologue(spec, sources, shared, unit, (held, held))
-    if const_expr(meanwhile is not None):
-        meanwhile()
     row_major = cute.make_layout((geo.a.rows, geo.b.rows), stride=(geo.b.rows, 1))
     acc = cute.make_rmem_tensor(row_major, Float64)
     acc.fill(0.0)

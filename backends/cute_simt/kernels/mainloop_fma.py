@@ -15,7 +15,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int16, Int32, const_expr
+from cutlass import Int16, Int32
 
 from unigemm.problem.dtypes import DType
 
@@ -164,12 +164,11 @@ def add_pairs(acc: cute.Tensor, single: list, paired: list, first: int) -> None:
 @cute.jit
 def sum_k_tiles(
     spec: cutlass.Constexpr, sources: cutlass.Constexpr, shared: Stages, thread: Thread,
-    unit: Unit, meanwhile: cutlass.Constexpr = None,
+    unit: Unit,
 ) -> cute.Tensor:  # fmt: skip
     """Return the accumulators of a work unit: the prologue and the main loop.
 
-    `sources` are a thread's copies of A and of B. `meanwhile` is called while the first k_tiles are
-    in flight.
+    `sources` are a thread's copies of A and of B.
     """
     geo, config = spec.geometry, spec.config
     tile_k = config.tile[2]
@@ -179,8 +178,6 @@ def sum_k_tiles(
     held_b = cute.make_rmem_tensor(len(source_b.schedule), Int16)
 
     offset_a, offset_b, remaining = start_prologue(spec, sources, shared, unit, (held_a, held_b))
-    if const_expr(meanwhile is not None):
-        meanwhile()
 
     # -- main loop
     first_a, first_b = first_rows(geo, config, *thread)

@@ -16,7 +16,6 @@ Copies are generators: the main loop starts some between its products, and the r
 
 # No `from __future__ import annotations`: the DSL reads the annotations of what it compiles.
 from collections.abc import Iterator
-from copy import copy as copy_of
 
 import cutlass
 import cutlass.cute as cute
@@ -28,7 +27,6 @@ from ...common.epilogue import in_halves
 from ...cute.kernels.device import CUTE_TYPES, global_vector, select, shared_vector
 from ...cute.kernels.host_arguments import Steps, batch_offset
 from ..geometry_operands import Copy, OperandTile, copy_schedule, copy_step
-from ..schedules import WARP
 from .records import Batch, Extents, Grid, Inputs, KRange, Stages, Unit
 from .spec import Spec, stage_at
 from .tile_coords import tile_origins
@@ -40,7 +38,6 @@ __all__ = [
     "finish_k_tile",
     "load_element",
     "load_plain",
-    "source_at",
     "sources_of",
     "start_all",
     "start_checked",
@@ -83,8 +80,6 @@ class Source:
         per_line = tile.line // tile.copy_width
         if tile.transposed:
             self.line, self.position = thread % tile.k_tile, thread // tile.k_tile
-        elif tile.line_per_warp:
-            self.line, self.position = thread // WARP, thread % WARP * tile.copy_width
         elif per_line <= threads:
             self.line, self.position = thread // per_line, (thread % per_line) * tile.copy_width
         else:
@@ -105,7 +100,6 @@ class Source:
         offset = Int64(at) * row_step + Int64(k) * k_step
         self.address = base + offset * self.size
         self.first_offset = self.line * tile.pitch + (self.position ^ tile.swizzle_xor(self.line))
-        self.row = row
         self.first = first_row + row
         self.rows = rows
 
@@ -146,13 +140,6 @@ class Source:
         """Whether this thread takes part in a copy that needs not all threads; None if it does."""
         index = self.schedule.index(copy)
         return self.thread < self.tile.copies - index * self.threads if copy.partial else None
-
-
-def source_at(source: Source, address: Int64, first_row: Int32) -> Source:
-    """Return the copies of a tile that begins elsewhere."""
-    other = copy_of(source)
-    other.address, other.first = address, first_row + source.row
-    return other
 
 
 def unit_coords(
@@ -205,19 +192,15 @@ def whole_copies(
     """
     begin, first = source.address + offset, source.schedule[0]
     for copy in source.schedule:
-        where = begin
-        if source.tile.line_per_warp and copy.line == first.line:
-            where = begin + source.step(0, copy.position - first.position)
-        elif copy != first:
+        if copy != first:
             step = source.step(copy.line - first.line, copy.position - first.position)
             begin, first = advanced(begin, step), copy
-            where = begin
         owns = source.owns(copy)
         target = stage + source.stage_offset(copy.line, copy.position)
         size = None
         if not source.tile.checks_k_end:
             size = source.until(copy.line, copy.position, remaining)
-        copy_async(source, target, where, size, whole if owns is None else whole & owns)
+        copy_async(source, target, begin, size, whole if owns is None else whole & owns)
         yield
 
 
@@ -323,13 +306,12 @@ def start_checked_k_tile(
     offset: Int64,
     remaining: Int32,
     whole: cutlass.Boolean,
-    least: cutlass.Constexpr,
 ) -> None:
-    """Start the checked copies of one k_tile, if it is not `whole` and more than `least` is left.
+    """Start the checked copies of one k_tile, if it is not `whole` and K is left.
 
     That is rare: a loop keeps it out of the way of the others' registers.
     """
-    if (remaining > least) & (not whole):
+    if (remaining > 0) & (not whole):
         for index in cutlass.range(len(source.schedule), unroll=1):
             start_checked(source, stage, offset, remaining, index)
 
@@ -341,18 +323,17 @@ def start_k_tile(
     remaining: Int32,
     within: Int32,
     held: cute.Tensor,
-    least: int = 0,
 ) -> Iterator[None]:
     """Start copying one k_tile of one operand; return what starts the rest of it, bit by bit.
 
     `offset` are the bytes from the first k_tile to it. With less K left than `within` it is
-    checked, and with no more than `least` not copied.
+    checked, and with none it is not copied.
     """
     if not source.tile.asynchronous:
         load_plain(source, offset, remaining, held)
         return iter(())
     whole = remaining >= within
-    start_checked_k_tile(source, stage, offset, remaining, whole, least)
+    start_checked_k_tile(source, stage, offset, remaining, whole)
     return whole_copies(source, stage, offset, remaining, whole)
 
 

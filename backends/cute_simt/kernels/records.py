@@ -87,7 +87,7 @@ class Outputs(NamedTuple):
     """Where results go: D and its steps, what the epilogue of a call takes, and the workspace."""
 
     d: Int64
-    steps: ResultSteps | Steps
+    steps: ResultSteps
     taken: Taken
     workspace: Int64 | None = None
 

@@ -19,7 +19,6 @@ from .records import Stages
 
 __all__ = [
     "CONSUMERS_BARRIER",
-    "NO_UNIT",
     "Spec",
     "is_consumer",
     "stage_at",
@@ -27,9 +26,6 @@ __all__ = [
     "sync_consumers",
 ]
 
-
-#: K left where no work unit is left, so that nothing is copied: behind a unit's own K are zeros.
-NO_UNIT = -(1 << 24)
 
 CONSUMERS_BARRIER = 1  # a named barrier of the warps that multiply, where others only copy
 

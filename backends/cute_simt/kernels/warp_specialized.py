@@ -1,15 +1,13 @@
 """The warp-specialized kernel (Hopper): warps that only copy and warps that only multiply.
 
     producers  float32: a warpgroup; float64: one warp, since TMA brings both operands
-               for each work unit and each k_tile of it: wait until all consumers have left a stage
-               (`empty`), start the copies into it, and have their end announced (`full`)
+               for each k_tile: wait until all consumers have left a stage (`empty`), start the
+               copies into it, and have their end announced (`full`)
     consumers  all other warps
-               for each work unit: for each k_tile wait for `full`, multiply, leave the stage; then
-               store, while the producers already copy for the next unit
+               for each k_tile: wait for `full`, multiply, leave the stage; then store
 
-A work unit is a tile, or a part of its K; a CTA has one, or with "persistent" several, or in a
-cluster along K a part of a tile. A warpgroup of producers gives registers up to the consumers
-(`setmaxnreg`). The copies are in `tma_producer.py`, the consumers' loops in
+A CTA has one work unit: a tile, or a part of its K. A warpgroup of producers gives registers up to
+the consumers (`setmaxnreg`). The copies are in `tma_producer.py`, the consumers' loops in
 `mainloop_fma_consumer.py` and `mainloop_dmma_tma.py`; `docs/kernels.md` has the arrival counts.
 """
 
@@ -85,7 +83,7 @@ def produce(
     spec: cutlass.Constexpr, loads: Loads, inputs: Inputs, shared: Stages, barriers: Barriers,
     thread: Int32, units: Units, work: Work,
 ) -> None:  # fmt: skip
-    """Bring the k_tiles of this CTA's work units."""
+    """Bring the k_tiles of this CTA's work unit."""
     leads = thread < WARP
     stage, phase = Int32(0), Int32(1)  # a fresh barrier counts as passed in the phase before
     if const_expr(spec.overlap):
@@ -104,7 +102,7 @@ def consume(
     spec: cutlass.Constexpr, outputs: Outputs, shared: Stages, patch: cute.Pointer,
     barriers: Barriers, thread: Thread, units: Units, work: Work,
 ) -> None:  # fmt: skip
-    """Multiply and store this CTA's work units."""
+    """Multiply and store this CTA's work unit."""
     d, steps, taken, workspace = outputs
     m, n, _ = work.extents
     tile_k, size = spec.config.tile[2], spec.output.width // 8
@@ -141,7 +139,10 @@ def warp_specialized_kernel(
     spec: cutlass.Constexpr, addresses: Addresses, a_steps: Steps, b_steps: Steps,
     d_steps: ResultSteps, work: Work, units: Int32, ctas: Int32, loads: Loads, taken: Taken,
 ) -> None:  # fmt: skip
-    """Compute every `ctas`-th work unit, of `units`; see `gemm_kernel`."""
+    """Compute every `ctas`-th work unit, of `units`; see `gemm_kernel`.
+
+    Both are the same number: kernels without the loop over one unit were not measured.
+    """
     geo = spec.geometry
     a, b, d, workspace = addresses
     thread, _, _ = cute.arch.thread_idx()
@@ -167,16 +168,15 @@ def warp_specialized_kernel(
 
 def launch(
     spec: Spec, of: Arguments, out: Int64, out_steps: ResultSteps, work: Work, units: Int32,
-    ctas: Int32,
 ) -> None:  # fmt: skip
     """Launch the product alone, into `out`: see `host.start`."""
     geo, cluster_k = spec.geometry, spec.config.cluster_k
     addresses = of.addresses._replace(d=out)
     warp_specialized_kernel(
-        spec, addresses, of.a_steps, of.b_steps, out_steps, work, units, ctas, tma_loads(spec, of),
-        of.taken,
+        spec, addresses, of.a_steps, of.b_steps, out_steps, work, units, units,
+        tma_loads(spec, of), of.taken,
     ).launch(
-        grid=(ctas, 1, cluster_k), block=(geo.block, 1, 1),
+        grid=(units, 1, cluster_k), block=(geo.block, 1, 1),
         cluster=(1, 1, cluster_k) if const_expr(is_cluster_split_k(spec.config)) else None,
         smem=launched_smem(geo, spec.config, spec.smem_per_sm), stream=of.stream,
         min_blocks_per_mp=geo.min_blocks, preferred_smem_carveout=100, use_pdl=spec.overlap,
