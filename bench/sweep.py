@@ -10,7 +10,7 @@ up to 1.5 times the best, and some of the others at random. ``--within inf`` mea
 that is offered. ``--gpus 4`` divides the problems among four GPUs after compiling, with a process
 for each.
 
-``--schedule dmma-stream --occupancy 1,2,3 --split-k 1`` and the like name values of parameters, as
+``--schedule dmma-tail --occupancy 1,2,3 --split-k 2`` and the like name values of parameters, as
 in `unigemm sweep`, which also measures configurations that are not offered.
 """
 
