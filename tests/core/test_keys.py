@@ -45,7 +45,7 @@ SHARED = {
     "target.name": "kernels are for an architecture, whatever the card",
     "target.sm_count": "how many CTAs run at once is an argument",
     "target.smem_per_block": "it decides what is offered",
-    "target.l2_bytes": "it decides what is picked",
+    "target.l2_bytes": "it is shown to the user",
     "target.clock_mhz": "it decides what is picked",
     "target.dram_gbs": "it decides what is picked",
     "target.fp32_lanes": "it decides what is picked",
