@@ -19,7 +19,8 @@ M, N, K = 37, 300, 90
 
 
 def drawn(shape, dtype, seed):
-    values = np.random.default_rng(seed).standard_normal(shape) * 3
+    """Draw whole numbers so small that all orders of additions give the same float32 sums."""
+    values = np.random.default_rng(seed).integers(-8, 9, shape)
     return values.astype(np.float32).astype(numpy_dtype(DType(dtype)))
 
 
@@ -136,7 +137,7 @@ def test_rows_of_products_of_vectors_are_those_of_the_result(of_a, of_b, block):
 
 @st.composite
 def products(draw):
-    """Draw whole operands of a product, vectors and stacks among them: all orders add up alike."""
+    """Draw operands of a product, vectors and stacks among them."""
     m, n, k = (draw(st.sampled_from([0, 1, 2, 7, 40, 130])) for _ in range(3))
     stack = draw(st.sampled_from([(), (2,), (0,), (1, 3)]))
     of_a, of_b = draw(st.sampled_from([(stack, stack), (stack, ()), ((), stack)]))
@@ -145,10 +146,7 @@ def products(draw):
     if vector is not None:
         shapes[vector] = (k,)
     kind = draw(st.sampled_from(KINDS))
-    made = [drawn(shape, kind, seed) for seed, shape in enumerate(shapes)]
-    if kind == "int8":
-        return made
-    return [(4 * x.astype("float32")).round().astype(x.dtype) for x in made]
+    return [drawn(shape, kind, seed) for seed, shape in enumerate(shapes)]
 
 
 @settings(max_examples=80, deadline=None)
