@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from unigemm.cli import render as show
 from unigemm.planning.config import Config
 
 MAIN = "from unigemm.cli.main import main; main()"
+PYTHON = shlex.quote(sys.executable)  # as a word of a shell
 SCHEDULES = ("cute_simt.schedules", "cute_wgmma.cost", "cute_tcgen05.geometry", "cutile.tiles")
 WIDTHS = (80, 100, 120)
 COMMANDS = {
@@ -214,7 +216,7 @@ def test_an_output_that_is_lost_is_no_traceback(kind, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)  # as `head` does, but at once
     done = subprocess.run(
-        ["sh", "-c", line.format(f"{sys.executable} -m unigemm")],
+        ["sh", "-c", line.format(f"{PYTHON} -m unigemm")],
         env={**os.environ, "UNIGEMM_CACHE_DIR": str(tmp_path)},
         stdout=writer,
         stderr=subprocess.PIPE,
@@ -234,7 +236,7 @@ def test_a_closed_descriptor_is_no_file_of_the_cache(tmp_path):
         "with show.guarded_streams(): print(os.open('.', os.O_RDONLY) > 2)"
     )
     done = subprocess.run(
-        ["sh", "-c", f'exec {sys.executable} -c "{code}" <&- 2>&-'],
+        ["sh", "-c", f'exec {PYTHON} -c "{code}" <&- 2>&-'],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout == "True\n"
