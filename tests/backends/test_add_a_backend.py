@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -79,10 +80,6 @@ def blocks(language):
 
 
 def project():
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10, where pytest brings the same library
-        import tomli as tomllib
     (text,) = blocks("toml")
     return tomllib.loads(text)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tomllib
 import zipfile
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,10 +17,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def settings():
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10, where pytest brings the same library
-        import tomli as tomllib
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
