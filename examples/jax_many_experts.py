@@ -11,7 +11,6 @@ import jax
 
 if importlib.util.find_spec("jax_cuda13_plugin") is None:
     jax.config.update("jax_num_cpu_devices", 2)  # before the first use of a device
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # callbacks could wait for threads
 
 import jax.numpy as jnp
 import numpy as np

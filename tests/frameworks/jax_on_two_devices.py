@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 
 jax.config.update("jax_num_cpu_devices", 2)
-jax.config.update("jax_cpu_enable_async_dispatch", False)  # callbacks could wait for threads
 jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
@@ -81,3 +80,9 @@ for sizes, of_experts in (([1, 0, 3, 1, 2, 2, 0, 0], P()), ([2, 3, 0, 4], P("x")
 # Without shard_map arrays that are spread are multiplied too, gathered first.
 spread = jax.device_put(a, NamedSharding(mesh, P("x")))
 np.testing.assert_allclose(jax.jit(matmul)(spread, b), a @ b)
+
+# Operands above 100 KB: JAX copies those of its callbacks in the threads that run the devices.
+wide = jnp.ones((64, 2048))
+spread = jax.jit(jax.shard_map(summed, mesh=mesh, in_specs=(P(None, "x"), P("x")), out_specs=P()))
+for _ in range(100):
+    np.testing.assert_array_equal(spread(wide[:8, :64], wide), np.full((8, 2048), 64.0))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from example_pages import check_output, tabs
-from many_processes import free_port, output_of
+from many_processes import free_port
 from needed import needed
+from processes import output_of
 
 needed("torch")
 needed("jax")

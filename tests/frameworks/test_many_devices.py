@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from many_processes import free_port, output_of
+from many_processes import free_port
 from needed import needed
+from processes import output_of
 
 HERE = Path(__file__).parent
 

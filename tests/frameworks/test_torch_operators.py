@@ -7,9 +7,9 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from many_processes import output_of
 from needed import needed
 from odd_values import HUGE, ODD, refused
+from processes import output_of
 
 torch = needed("torch")
 

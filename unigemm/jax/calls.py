@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.buffer_callback import buffer_callback
 
 from ..activations import GATED
 from ..api import matmul
@@ -207,9 +208,11 @@ def call_on_host(
     result = _one_or_all(results)
     # jax-tvm-ffi 0.1.3 has no complex numbers
     if not has_ffi() or any(np.dtype(x.dtype).kind == "c" for x in (*operands[:2], *results)):
-        return jax.pure_callback(
-            partial(_returned, multiply, result), result, *operands, vmap_method="sequential"
+        # `jax.pure_callback` copies operands in the threads that run it, and may so wait for ever.
+        call_in_place = buffer_callback(
+            partial(_on_jax_buffers, multiply), result, vmap_method="sequential"
         )
+        return call_in_place(*operands)
     _register("cpu")
     given = tuple((x.shape, np.dtype(x.dtype)) for x in (*operands, *results))
     call = _known(
@@ -263,11 +266,10 @@ def _one_or_all(results: Sequence[Any]) -> Any:
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _returned(multiply: Callable[..., None], result: Any, *operands: Any) -> Any:
-    results = result if isinstance(result, tuple) else (result,)
-    made = _one_or_all([np.empty(x.shape, x.dtype) for x in results])
-    multiply(made, *map(np.asarray, operands))
-    return made
+def _on_jax_buffers(
+    multiply: Callable[..., None], context: Any, results: Any, *operands: Any
+) -> None:
+    multiply(jax.tree.map(np.asarray, results), *map(np.asarray, operands))
 
 
 def _on_buffers(
@@ -320,7 +322,7 @@ def register_gpu() -> None:
     if not has_ffi():
         raise BackendUnavailable(
             "unigemm.jax reaches GPUs through jax-tvm-ffi, which is not there; pip install "
-            "jax-tvm-ffi (Python 3.11 or newer, JAX 0.7.2 or newer)"
+            "jax-tvm-ffi (JAX 0.7.2 or newer)"
         )
     _register("gpu")
 
