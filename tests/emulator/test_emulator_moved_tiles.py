@@ -112,11 +112,7 @@ def test_they_compute_again_bit_for_bit_what_their_neighbours_do(
         results.append(d.tobytes())
         assert report.tma_filled == k * dtype.itemsize * stuck_out((m, n), config, lines)
     assert results[0] == results[1]
-    whole = first[:m, :n]
-    if config.cluster_k > 2:  # parts are added up in an order that depends on the column of a tile
-        np.testing.assert_allclose(d.astype("f8"), whole.astype("f8"), rtol=1e-2, atol=1e-4)
-    else:
-        assert results[0] == whole.tobytes()
+    assert results[0] == first[:m, :n].tobytes()
 
 
 def test_one_tile_of_fewer_rows_and_columns_stays_where_it_is():

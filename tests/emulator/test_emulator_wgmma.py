@@ -372,7 +372,7 @@ def test_tiles_that_begin_elsewhere_along_k_take_every_k_tile_once():
 
 
 def test_columns_of_a_neighbours_tile_keep_its_bits():
-    """The last tile moves back over it; its CTAs add up those columns in another order."""
+    """The last tile moves back over it; other CTAs of its cluster add up those columns."""
     wanted = {"tile": (16, 56, 64), "cluster_k": 4, "slice_k": 1, "split": False}
     wanted |= {"swap_ab": False}
     rng, bfloat16 = np.random.default_rng(9), numpy_dtype(DType.BFLOAT16)

@@ -17,6 +17,10 @@ _OF_WGMMA = f"{_EMULATED}wgmma.py"
 _SHARED = f"{_OF_WGMMA}::test_every_way_of_sharing_and_storing"
 _TYPES = f"{_OF_WGMMA}::test_types_and_layouts_within_their_error_bounds"
 _DIRECT = f"{_OF_WGMMA}::test_direct_stores_leave_what_is_behind_a_row"
+_ROWS = (
+    f"{_EMULATED}cuts_of_k.py -k cute_wgmma",
+    f"{_OF_WGMMA}::test_columns_of_a_neighbours_tile_keep_its_bits",
+)
 _HANDED_BACK = f"{_OF_WGMMA}::test_stages_are_handed_back_behind_the_products_that_read_them"
 _TURNED = f"{_OF_WGMMA}::test_tiles_that_begin_elsewhere_along_k_take_every_k_tile_once"
 _COLUMNS = f"{_EMULATED}epilogues.py::test_sums_of_columns_take_every_row_and_write_no_column_more"
@@ -60,18 +64,10 @@ KERNEL_MUTANTS = (
     Mutant(
         "wgmma-last-pair",
         _WGMMA + "epilogue.py",
-        "if between(least, c + 1, n):",
-        "if between(least, c + 2, n):",
+        "if c + 1 < n:",
+        "if c + 2 < n:",
         "the last column of an odd N is not written where pairs are not stored together",
         (_DIRECT, f"{_CROSSED} -k cute_wgmma"),
-    ),
-    Mutant(
-        "wgmma-cluster-columns",
-        _WGMMA + "epilogue.py",
-        "least = tile_n * spec.config.tile[1]",
-        "least = None",
-        "a neighbour's columns are stored twice, in another order of additions (cluster of four along K)",
-        (f"{_OF_WGMMA}::test_columns_of_a_neighbours_tile_keep_its_bits",),
     ),
     Mutant(
         "wgmma-slice-barrier",
@@ -86,12 +82,29 @@ KERNEL_MUTANTS = (
         ),
     ),
     Mutant(
-        "wgmma-cluster-order",
+        "wgmma-cluster-rank",
         _WGMMA + "epilogue.py",
-        "other -= select(other >= count, Int32(count), Int32(0))",
-        "other -= select(other > count, Int32(count), Int32(0))",
+        "other = rank ^ step if",
+        "other = rank + step if",
         "the accumulators of a CTA outside of the cluster are read",
         (f"{_SHARED} -k cluster_k",),
+    ),
+    Mutant(
+        "wgmma-cluster-turn",
+        _WGMMA + "epilogue.py",
+        "other = rank ^ step if",
+        "other = (rank + step) % count if",
+        "each CTA along K begins with its own part and goes on with the next one's: rows that lie"
+        " elsewhere in a tile have other bits, though batch_invariant=True",
+        _ROWS,
+    ),
+    Mutant(
+        "wgmma-cluster-pairs",
+        _WGMMA + "epilogue.py",
+        "values = added_in_pairs(fetched[of_vector : of_vector + count])",
+        "values = added(fetched[of_vector : of_vector + count])",
+        "each CTA along K adds its own part first, the others' after it, in an order of its own",
+        _ROWS,
     ),
     Mutant(
         "wgmma-box-sync",

@@ -63,8 +63,6 @@ class Site:
         Runs begin at multiples of their length.
     together
         All lanes of a warp are here, each with equally many accumulators.
-    least
-        The first column that is this thread's to write; None for all.
     columns
         All columns, where `extents` leave out other threads'; None where they do not.
     """
@@ -73,7 +71,6 @@ class Site:
     batch: tuple[Int32, Int32]
     aligned: bool = False
     together: bool = False
-    least: Int32 | None = None
     columns: Int32 | None = None
 
 
@@ -319,8 +316,7 @@ class _Arrays:
         """Whether an element of a run lies in D, and is this thread's."""
         m, n = self.site.extents
         column = run.column + x * run.apart
-        there = (run.row < m) & (column < n)
-        return there if self.site.least is None else there & (column >= self.site.least)
+        return (run.row < m) & (column < n)
 
     def write(self, i: int, values: list) -> None:
         """Write those elements of an array that lie in D."""

@@ -13,7 +13,7 @@ from cutlass import Int32, Int64
 
 from .device import once_worked_out
 
-__all__ = ["VECTOR_BYTES", "added", "arrive_with", "fetch", "vector_at"]
+__all__ = ["VECTOR_BYTES", "added", "added_in_pairs", "arrive_with", "fetch", "vector_at"]
 
 VECTOR_BYTES = 16  # the widest access of a lane
 
@@ -50,3 +50,10 @@ def vector_at(dtype: type[cutlass.Numeric], area: Int32, index: Int32) -> cute.T
 def added(parts: list[list]) -> list:
     """Add up vectors, in their order."""
     return [reduce(add, values) for values in zip(*parts, strict=True)]
+
+
+def added_in_pairs(parts: list[list]) -> list:
+    """Add up vectors: each two neighbours, then the neighbours of what is left, and so on."""
+    while len(parts) > 1:
+        parts = [added(parts[i : i + 2]) for i in range(0, len(parts), 2)]
+    return parts[0]

@@ -28,7 +28,7 @@ from unigemm.problem.epilogue import BLOCK
 
 from ...cute.kernels.device import chosen, elements, global_vector, read, select, write
 from ...cute.kernels.epilogue import Run, Site, apply_epilogue, scales_at
-from ...cute.kernels.exchange import added, fetch, vector_at
+from ...cute.kernels.exchange import added, added_in_pairs, fetch, vector_at
 from ...cute.kernels.quantized import larger, largest_of_lanes, rounded_pair, scale_of_largest
 from ...cute.kernels.records import Ranks, TmaView
 from ...cute.kernels.reduction import as_fragment
@@ -124,8 +124,7 @@ def store_tile(
                 first = (corner[0] + fragment_row(spec, own.wg_m, in_wg), first[1])
             store_from_registers(
                 spec, acc, scale, Target(base, strides.row, strides.column),
-                Part(row, column, (below, sizes[1]), in_wg, epilogue), first, work.tile_n, own,
-                area, ranks,
+                Part(row, column, (below, sizes[1]), in_wg, epilogue), first, own, area, ranks,
             )  # fmt: skip
     return used
 
@@ -133,7 +132,7 @@ def store_tile(
 @cute.jit
 def store_from_registers(
     spec: cutlass.Constexpr, acc: cute.Tensor, scale: tuple[Float32, ...], to: Target, part: Part,
-    first: tuple[Int32, Int32], tile_n: Int32, own: Consumer, area: cute.Pointer, ranks: Ranks,
+    first: tuple[Int32, Int32], own: Consumer, area: cute.Pointer, ranks: Ranks,
 ) -> None:  # fmt: skip
     """Store from registers; add up over slices of K and over a cluster along K before.
 
@@ -151,12 +150,8 @@ def store_from_registers(
         some, blocks, more = add_cluster(spec, some, blocks, free, ranks, own.thread)
         begin += more
     scale_acc(some, scale)
-    least = None
-    if const_expr(spec.config.cluster_k > 2):
-        # A neighbour adds up the parts of these columns in another order.
-        least = tile_n * spec.config.tile[1]
     inside = (extents[0], cutlass.min(extents[1], part.column + last * 8))
-    at = Elements(first[0], first[1] + begin * 8, inside, least, extents[1])
+    at = Elements(first[0], first[1] + begin * 8, inside, extents[1])
     lane = part.in_wg % 32
     count = const_expr(epilogue_blocks(spec, blocks))
     if const_expr(is_quantized(spec)):
@@ -166,7 +161,7 @@ def store_from_registers(
     else:  # in a loop, as unrolled code of much arithmetic leaves the instruction cache
         for j in cutlass.range(0, blocks, count, unroll=1):
             values = blocks_of(some, blocks, range(geo.repeats_m), 0, count)
-            here = Elements(at.row, at.column + j * 8, inside, least, extents[1])
+            here = Elements(at.row, at.column + j * 8, inside, extents[1])
             store_some(spec, values, count, to, here, lane, part.epilogue)
             move_up(some, blocks, count)
 
@@ -293,12 +288,17 @@ def add_cluster(
     spec: cutlass.Constexpr, acc: cute.Tensor, blocks: cutlass.Constexpr, area: Int32,
     ranks: Ranks, thread: Int32,
 ) -> tuple[cute.Tensor, int, Int32]:  # fmt: skip
-    """Add up over the CTAs of a cluster along K: each some of the columns, its own part first.
+    """Add up over the CTAs of a cluster along K, in pairs of ranks; each does some of the columns.
 
     Each CTA leaves its accumulators in its shared memory, and the others fetch what they need. The
     caller waits for the cluster once more before it ends. Returns what `add_slices` does.
+
+    Two, four or eight CTAs take the part of rank ^ step at each step: so each begins with its own
+    part, no two ask the same CTA at a time, and the pairs, whose sums do not depend on which of
+    them comes first, are the same in all of them. Other numbers begin with rank 0.
     """
     geo, count = spec.geometry, spec.config.cluster_k
+    exchanged = const_expr(count & (count - 1) == 0)
     cm, cn = spec.config.cluster
     rank_m, rank_n, rank = ranks
     threads = const_expr(geo.consumers * WARPGROUP)
@@ -318,17 +318,18 @@ def add_cluster(
             fetched = []  # all loads of a group before its first sum
             for v in range_constexpr(first, last):
                 index = block_of_range(blocks, count, begin, v)
-                mine = read(quad(spec.acc, area, index, threads, thread), 4)
-                fetched.append(elements(mine, 0, 4))
-                for source in range_constexpr(1, count):
-                    other = rank + source
-                    other -= select(other >= count, Int32(count), Int32(0))
-                    holder = rank_m + cm * rank_n + cm * cn * other
-                    where = area + (index * threads + thread) * 16
-                    fetched.append(fetch(where, holder, spec.acc))
+                for step in range_constexpr(count):
+                    if const_expr(exchanged and step == 0):
+                        mine = read(quad(spec.acc, area, index, threads, thread), 4)
+                        fetched.append(elements(mine, 0, 4))
+                    else:
+                        other = rank ^ step if const_expr(exchanged) else Int32(step)
+                        holder = rank_m + cm * rank_n + cm * cn * other
+                        where = area + (index * threads + thread) * 16
+                        fetched.append(fetch(where, holder, spec.acc))
             for v in range_constexpr(first, last):
                 of_vector = const_expr((v - first) * count)
-                values = added(fetched[of_vector : of_vector + count])
+                values = added_in_pairs(fetched[of_vector : of_vector + count])
                 for x in range_constexpr(4):
                     total[4 * v + x] = values[x]
     cute.arch.cluster_arrive()
@@ -370,9 +371,7 @@ def apply_to_blocks(
             for j in range(blocks):
                 indices += [4 * (blocks * i + j) + 2 * half + x for x in range(2)]
                 runs.append(Run(row, columns[j], 2))
-    site = Site(
-        at.extents, epilogue.batch, aligned=True, together=True, least=at.least, columns=at.columns
-    )
+    site = Site(at.extents, epilogue.batch, aligned=True, together=True, columns=at.columns)
     values = apply_epilogue(spec.problem, epilogue.taken, [acc[i] for i in indices], runs, site)
     if is_gated(spec):
         return as_fragment(values)
@@ -408,7 +407,7 @@ def store_gated(
     own: Elements,
 ) -> None:  # fmt: skip
     """Store what `apply_to_blocks` returned, one element for each pair of columns."""
-    row, column, (m, n), least, _ = own
+    row, column, (m, n), _ = own
     geo, dtype = spec.geometry, spec.output
     size = dtype.width // 8
     d = spec.problem.d
@@ -426,11 +425,11 @@ def store_gated(
                 c = column - 2 * lane + (j + lane) * 8
                 where = to.address + (Int64(at) * to.row + c // 2) * size
                 if at < m:
-                    if between(least, c, n - 7):
+                    if c < n - 7:
                         write(words, global_vector(where, Int32, 2))
                     else:
                         for x in range_constexpr(4):
-                            if between(least, c + 2 * x, n):
+                            if c + 2 * x < n:
                                 word = words[x // 2] >> (16 * (x % 2))
                                 one = global_vector(where + x * size, Uint16, 1)
                                 write([word.to(Uint16)], one)
@@ -438,7 +437,7 @@ def store_gated(
             for j in range_constexpr(fours, blocks):
                 c = column + j * 8
                 where = to.address + (Int64(at) * to.row + Int64(c // 2) * to.column) * size
-                if (at < m) & between(least, c, n):
+                if (at < m) & (c < n):
                     write([values[index]], global_vector(where, dtype, 1))
                 index += 1
 
@@ -456,7 +455,7 @@ def store_quantized(
     A quad of lanes has a row's neighbours. Each part is stored before the next is computed, so that
     few values are alive.
     """
-    row, column, (m, n), _, _ = own
+    row, column, (m, n), _ = own
     geo, problem = spec.geometry, spec.problem
     blocks = const_expr(geo.mma_n // 8)
     per_scale = const_expr(BLOCK // 8)
@@ -547,11 +546,6 @@ def gathered(words: list, lane: Int32) -> list:
 # -- stores ----------------------------------------------------------------------------------------
 
 
-def between(least: Int32 | None, column: Int32, n: Int32) -> Boolean:
-    """Whether a column lies before `n`, and is not before the least one, if any."""
-    return column < n if least is None else (column >= least) & (column < n)
-
-
 @cute.jit
 def store_down(
     spec: cutlass.Constexpr, acc: cute.Tensor, blocks: cutlass.Constexpr, to: Target,
@@ -561,7 +555,7 @@ def store_down(
 
     Where A comes from registers, a thread's accumulators of one column are neighbours in D.
     """
-    row, column, (m, n), least, _ = own
+    row, column, (m, n), _ = own
     geo, dtype = spec.geometry, spec.output
     size = dtype.width // 8
     count = const_expr(2 * geo.repeats_m)
@@ -573,7 +567,7 @@ def store_down(
             c = column + j * 8 + x
             line = left + x * to.column * size
             values = [acc[4 * (blocks * (v // 2) + j) + 2 * (v % 2) + x] for v in range(count)]
-            if between(least, c, n):
+            if c < n:
                 if const_expr(together):
                     if row + count <= m:
                         write(values, global_vector(line, dtype, count))
@@ -600,14 +594,14 @@ def store_direct(
     time to fetch it. Neighbours are stored in pairs where rows of D have an even length; rows of
     partial sums have room for one more.
     """
-    row, column, (m, n), least, _ = own
+    row, column, (m, n), _ = own
     geo, dtype = spec.geometry, spec.output
     size = dtype.width // 8
     dense = const_expr(spec.split or spec.problem.d.major == "n")
     pairs = const_expr(dense and (spec.split or spec.problem.d.alignment >= 2 * size))
     step = Int64(1) if const_expr(dense) else to.column
     block = column - lane % 4 * 2
-    whole = between(least, block, n - blocks * 8 + 1)
+    whole = block < n - blocks * 8 + 1
     for i in range_constexpr(geo.repeats_m):
         for half in spec.halves:
             at = row + i * geo.row_steps[0] + half * geo.row_steps[1]
@@ -629,12 +623,12 @@ def store_direct(
                         left = acc[4 * (blocks * i + j) + 2 * half]
                         right = acc[4 * (blocks * i + j) + 2 * half + 1]
                         if const_expr(pairs):
-                            if between(least, c, n):
+                            if c < n:
                                 write([left, right], global_vector(where, dtype, 2))
                         else:
-                            if between(least, c, n):
+                            if c < n:
                                 write([left], global_vector(where, dtype, 1))
-                            if between(least, c + 1, n):
+                            if c + 1 < n:
                                 write([right], global_vector(where + step * size, dtype, 1))
                         c, where = c + 8, where + 8 * step * size
 

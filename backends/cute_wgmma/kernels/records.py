@@ -340,8 +340,6 @@ class Elements(NamedTuple):
         Of the first one.
     extents
         What does not lie before these is another's, or there is no such element.
-    least
-        So is what lies before this column, if it is not None.
     columns
         N, where `extents` leave out what is another's; else None.
     """
@@ -349,7 +347,6 @@ class Elements(NamedTuple):
     row: Int32
     column: Int32
     extents: tuple[Int32, Int32]
-    least: Int32 | None = None
     columns: Int32 | None = None
 
 
