@@ -29,7 +29,7 @@ BROUGHT = (
     ("late", "reason"),
     [
         ("ld.shared::cluster.b32 %r7, [%r6];", "shared memory an address is in has ended"),
-        ("st.shared::cluster.b32 [%r6], %r3;", "shared memory an address is in has ended"),
+        ("st.shared::cluster.b32 [%r6], %r2;", "shared memory an address is in has ended"),
         ("mbarrier.arrive.shared::cluster.b64 _, [%r5];", "an address is in has ended"),
         (BROUGHT, "mbarrier is signalled has ended"),
     ],
@@ -64,7 +64,7 @@ BOTH = """
     ("touch", "does"),
     [
         ("ld.shared::cluster.b32 %r8, [%r6];", "loads from"),
-        ("st.shared::cluster.b32 [%r6], %r3;", "changes"),
+        ("st.shared::cluster.b32 [%r6], %r2;", "changes"),
         ("mbarrier.arrive.shared::cluster.b64 _, [%r5];", "changes"),
         ("red.shared::cluster.add.u32 [%r6], 1;", "changes"),
     ],

@@ -9,7 +9,7 @@ from emulated import kernel, line_of, run
 from unigemm.emulator import KernelFault, Memory, launch
 
 START = "mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; shl.b32 %r3, %r1, 2; mov.b32 %r4, buffer;\n"
-START += "add.s32 %r5, %r4, %r3; mad.wide.s32 %d1, %r1, 4, %d10;\n"
+START += "add.s32 %r5, %r4, %r3; mad.wide.s32 %d1, %r1, 4, %d10; mov.b16 %h1, 0;\n"
 BUFFER = ".shared .align 16 .b8 buffer[256];"
 
 
@@ -45,7 +45,8 @@ def test_the_kernel_without_a_fault_has_none():
 
 
 def test_shared_memory_that_nothing_wrote():
-    text = shared_kernel(GOOD.replace("st.shared.b32 [%r5]", "@%p1 st.shared.b32 [%r5]"))
+    never = "setp.ne.u32 %p1, %r1, %r1; @%p1 st.shared.b32 [%r5]"
+    text = shared_kernel(GOOD.replace("st.shared.b32 [%r5]", never))
     fault = fault_of(text, at="ld.shared.b32 %r6")
     assert "nothing wrote" in fault.message
     assert fault.site.warp == 0
@@ -242,10 +243,10 @@ def test_a_kernel_that_would_run_for_ever_is_stopped(monkeypatch):
     from unigemm.emulator.launch import launching
 
     monkeypatch.setattr(launching, "MAX_INSTRUCTIONS", 10_000)
-    text = kernel("again:\nadd.s32 %r1, %r1, 1;\nbra.uni again;")
+    text = kernel("mov.u32 %r1, 0;\nagain:\nadd.s32 %r1, %r1, 1;\nbra.uni again;")
     with pytest.raises(EmulatorError, match="takes too long"):
         run(text, (np.zeros(1, np.uint32),))
-    short = kernel("add.s32 %r1, %r1, 1;\n" * 50)
+    short = kernel("add.s32 %r1, %tid.x, 1;\n" * 50)
     memory = Memory()
     with pytest.raises(EmulatorError, match=r"of some .* take a smaller problem"):
         launch(short, "k", (4096,), (32,), params=[memory.add(np.zeros(1))], memory=memory)

@@ -7,7 +7,7 @@ import struct
 import ml_dtypes
 import numpy as np
 import pytest
-from emulated import kernel, line_of
+from emulated import kernel, line_of, run
 
 from unigemm.emulator import KernelFault, Memory, launch
 from unigemm.emulator.async_copy.tma import decode
@@ -563,6 +563,25 @@ def test_wgmma_multiplies_what_tma_brought():
         got[row, column : column + 2] = out[thread, :2]
         got[row + 8, column : column + 2] = out[thread, 2:]
     assert got.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+@pytest.mark.parametrize("threads", [1, 32, 64, 96, 127, 128, 160, 255, 256])
+def test_wgmma_needs_blocks_of_whole_warpgroups(threads, lockstep):
+    text = kernel("wgmma.fence.sync.aligned; // here\n", params=())
+    for ctas in (1, 3):
+        if threads % 128 == 0:
+            run(text, threads=threads, ctas=ctas, lockstep=lockstep)
+            continue
+        with pytest.raises(KernelFault, match=f"{threads} threads has no whole") as error:
+            run(text, threads=threads, ctas=ctas, lockstep=lockstep)
+        site = error.value.site
+        assert (site.line, site.warp // 4) == (line_of(text, "// here"), threads // 128)
+
+
+def test_warps_behind_the_last_whole_warpgroup_may_do_without_wgmma():
+    skip = "mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, 128; @%p1 bra end;\n"
+    run(kernel(f"{skip}wgmma.fence.sync.aligned;\nend:", params=()), threads=160, ctas=2)
 
 
 def test_wgmma_of_a_k_tile_that_was_not_waited_for():

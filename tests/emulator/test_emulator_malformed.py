@@ -227,7 +227,7 @@ def texts():
         ld.global.f32 %r2, [%d3]; fma.rn.f32 %r3, %r2, 0f40000000, %r2; mov.u32 %r4, area;
         mad.lo.u32 %r5, %r1, 4, %r4; st.shared.f32 [%r5], %r3; bar.sync 0;
         setp.lt.u32 %p1, %r1, 16; @%p1 bra $low; cvt.rn.f16x2.f32 %r6, %r2, %r3;
-        mov.b32 %r3, {%h1, %h2}; bra $end;
+        mov.b32 {%h1, %h2}, %r6; mov.b32 %r3, {%h1, %h2}; bra $end;
         $low: ld.shared.v2.f32 {%r3, %r7}, [%r4+8]; shfl.sync.bfly.b32 %r8, %r3, 1, 31, 65535;
         $end: st.global.f32 [%d3], %r3;""",
         top=SHARED,

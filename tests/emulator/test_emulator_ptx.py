@@ -448,6 +448,9 @@ def test_shuffles_votes_and_reductions():
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r0, %r1, %r2, %r3}, {%r4, %r5, %r6, %r7}, {%r8, %r9}, {%r0, %r1, %r2, %r3};"  # noqa: E501
 
 
+ZEROS = "".join(f"mov.b32 %r{n}, 0; " for n in range(10))
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -468,7 +471,8 @@ def test_forms_of_mma_that_are_not_known_are_refused(change, reason):
 
 
 def test_mma_is_for_a_whole_warp():
-    some = "mov.u32 %r10, %tid.x; setp.lt.u32 %p1, %r10, 16;\n@!%p1 bra out;\n" + MMA + "\nout:"
+    some = "mov.u32 %r10, %tid.x; setp.lt.u32 %p1, %r10, 16;\n@!%p1 bra out;\n"
+    some += ZEROS + MMA + "\nout:"
     with pytest.raises(KernelFault, match=r"mma.sync is reached by a part of a warp only"):
         run(kernel(some), (np.zeros(1, np.uint32),))
 

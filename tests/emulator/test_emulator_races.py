@@ -152,6 +152,7 @@ def test_the_other_access_of_a_race_is_named():
 FINE = {
     "the same value by all lanes": "st.shared.b32 [%r4], 5;\nst.shared.b32 [%r4], 5;",
     "halves of a word": "shl.b32 %r20, %r1, 1; add.s32 %r20, %r20, %r4;\n"
+    "mov.b16 %h1, 1; mov.b16 %h2, 2;\n"
     "st.shared.b16 [%r20], %h1;\nst.shared.b16 [%r20], %h2; ld.shared.b16 %h3, [%r20];",
     "additions in memory": "@%p4 st.shared.b32 [%r4], 0;\nbar.sync 0;\n"
     "red.shared.add.u32 [%r4], 1;\natom.shared.add.u32 %r20, [%r4], 1;",
@@ -315,7 +316,8 @@ def test_a_wait_for_all_groups_but_one_leaves_one_in_flight():
 def test_factors_in_registers_are_not_written_before_they_are_waited_for():
     a = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%r40, %r41, %r42, %r43}, "
     a += "{%r32, %r33, %r34, %r35}, %d6, %p6, 1, 1, 0;"
-    body = PRODUCT.replace("FIRST", a).replace("SECOND", "")
+    zeros = "".join(f"mov.b32 %r{n}, 0; " for n in range(32, 36))
+    body = zeros + PRODUCT.replace("FIRST", a).replace("SECOND", "")
     for planted, reason in (("mov.b32 %r30, %r33;", ""), ("mov.b32 %r33, 0;", "still reads")):
         text = hopper(body.replace(COMMIT, f"{COMMIT}\n{planted} // here"))
         if not reason:
@@ -341,7 +343,7 @@ def test_stores_by_tma_need_a_barrier_behind_those_that_fill():
     fill = "mad.lo.s32 %r5, %r1, 4, %r11; st.shared.b32 [%r5], %r1;\nfence.proxy.async;\n"
     store = "@%p1 cp.async.bulk.global.shared::cta.bulk_group [%d10], [%r11], 256;\n"
     store += "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\n"
-    again = "st.shared.b32 [%r5], %r3;"
+    again = "st.shared.b32 [%r5], -1;"
     x = numbers((64,), np.uint32)
     go(hopper(fill + "bar.sync 0;\n" + store + "bar.sync 0;\n" + again), (x,), threads=64)
     with pytest.raises(KernelFault, match="race: the store reads shared memory that lane"):

@@ -169,7 +169,8 @@ ALLOCATED = "setp.eq.u32 %p6, %r2, 1; setp.eq.u32 %p7, %r3, 1; and.pred %p7, %p6
         ("or.pred %p2, %p2, %p6;", "were not freed", "tcgen05.alloc", 0),
         ("@!%p7 bra fine;\ntcgen05.dealloc.cta_group::1.sync.aligned.b32 %r9, 64; // once\nfine:",
          "no allocation of 64", "// once", 1),
-        ("@!%p7 bra fine;\ntcgen05.cp.cta_group::1.128x128b [%r9], %d1; // by all\nfine:",
+        ("mov.b64 %d1, 0; @!%p7 bra fine;\n"
+         "tcgen05.cp.cta_group::1.128x128b [%r9], %d1; // by all\nfine:",
          "several threads", "// by all", 1),
     ],
 )  # fmt: skip

@@ -265,9 +265,16 @@ def _nothing(b: Builder, i: Instruction) -> Op:
 #: modelled.
 instruction(
     "fence.mbarrier_init",
-    "griddepcontrol.launch_dependents", "prefetch", "prefetchu", "createpolicy", "nanosleep",
-    "discard", "applypriority",
+    "griddepcontrol.launch_dependents", "prefetch", "prefetchu", "nanosleep", "discard",
+    "applypriority",
 )(_nothing)  # fmt: skip
+
+
+@instruction("createpolicy")
+def createpolicy(b: Builder, i: Instruction) -> Op:
+    """Write a policy of the caches, which are not modelled."""
+    d = b.target(i.operands[0], "b64")
+    return lambda V, m, g: np.copyto(V[d], np.uint64(0), where=m)
 
 
 @instruction("membar", "fence.acq_rel", "fence.sc")

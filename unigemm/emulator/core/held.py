@@ -31,8 +31,8 @@ class Touches:
 
 
 def names(operand: Operand) -> Iterator[str]:
-    """Yield the registers of an operand."""
-    if isinstance(operand, Register):
+    """Yield the registers of an operand but special ones."""
+    if isinstance(operand, Register) and operand.type not in ("sink", "special"):
         yield operand.name
     elif isinstance(operand, Vector):
         for element in operand.elements:
@@ -42,6 +42,8 @@ def names(operand: Operand) -> Iterator[str]:
         yield from names(operand.second)
     elif isinstance(operand, Address):
         yield from names(operand.base)
+        if operand.coordinates is not None:
+            yield from names(operand.coordinates)
 
 
 def of_products(kernel: Kernel) -> frozenset[str]:

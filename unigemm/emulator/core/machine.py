@@ -207,8 +207,17 @@ class Machine:
         return self.rows(lo, hi + 1)
 
     def gathered(self, row: int) -> bool:
-        """Whether all four warps of a warpgroup are ready at the same segment."""
+        """Whether all four warps of a warpgroup are ready at the same segment.
+
+        Raises
+        ------
+        KernelFault
+            The CTA has fewer threads than would fill the warpgroup.
+        """
         first = row - row % self.geometry.warps % WARPGROUP
+        if 32 * (first % self.geometry.warps + WARPGROUP) > self.geometry.threads:
+            text = f"a block of {self.geometry.threads} threads has no whole warpgroup here"
+            raise self.blamed(text, self.program.steps[self.at[row]].lines[0], row)
         return all(
             self.status[w] == READY and self.at[w] == self.at[row]
             for w in range(first, first + WARPGROUP)

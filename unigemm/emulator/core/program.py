@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..ptx.faults import MALFORMED, Fault, PtxError
-from ..ptx.flow import Segment, analyse
+from ..ptx.flow import EXIT, Segment, analyse
 from ..ptx.ptx import Immediate, Instruction, Kernel, Module, Operand, Register, Symbol
-from . import held
+from . import held, targets, unwritten
 from .grid import SPECIALS
 from .products import joined
 
@@ -114,6 +114,7 @@ class Builder:
         self.kernel = kernel
         self.flow = analyse(kernel)
         self.held = held.of_products(kernel)
+        self.uses = unwritten.Uses()  # of the instruction being compiled
         self.line = 0
         self._slots: dict[tuple[str, int], int] = {}
         self._numbers: dict[str, int] = {}
@@ -208,8 +209,15 @@ class Builder:
             self._constants.append(array)
         return self._slot("const", number)
 
-    def source(self, operand: Operand, kind: str) -> int:
+    def source(self, operand: Operand, kind: str, where: int | None = None) -> int:
         """Return the slot of an operand that is read as a PTX type.
+
+        Parameters
+        ----------
+        operand, kind
+            The operand and the type.
+        where
+            The slot of a predicate; the operand is read only where it holds.
 
         Raises
         ------
@@ -226,7 +234,8 @@ class Builder:
             raise self.error("an operand is not of the kind that this instruction takes")
         if operand.type == "special":
             return self.special(operand.name, kind)
-        return self._register_slot(operand, kind)
+        self.uses.reads.setdefault(operand.name, where)
+        return self.slot_of(operand, kind)
 
     def target(self, operand: Operand, kind: str) -> int:
         """Return the slot of a result; of a spare register where the result is dropped."""
@@ -234,28 +243,33 @@ class Builder:
             raise self.error("a result must go to a register")
         if operand.type == "sink":
             return self.scratch(kind)
-        return self._register_slot(operand, kind)
+        self.uses.writes.add(operand.name)
+        return self.slot_of(operand, kind)
 
     def scratch(self, kind: str) -> int:
         """Return a register that nothing else uses."""
         width = 0 if kind == "pred" else max(width_of(kind), 2)
         return self._register(f"scratch of {width} bytes", width, DTYPES[kind])
 
-    def _register_slot(self, register: Register, kind: str) -> int:
+    def slot_of(self, register: Register, kind: str) -> int:
+        """Return the slot of a register as a PTX type."""
         storage = self.storage(register)
         needed = 0 if kind == "pred" else width_of(kind)
         if storage != needed:
             raise self.error(f"{register.name} is a {register.type} register, not of .{kind}")
         return self._register(register.name, storage, DTYPES[kind])
 
-    def half(self, register: Register, name: str) -> int:
+    def half(self, register: Register, name: str, *, target: bool) -> int:
         """Return the slot of a half of a 128-bit register, ``"low"`` or ``"high"``."""
+        if target:
+            self.uses.writes.add(register.name)
         return self._register(f"{name} half of {register.name}", 8, np.uint64)
 
     def special(self, name: str, kind: str) -> int:
         """Return the slot of a special register."""
         if name not in SPECIALS:
             raise self.error(f"the register {name} is not known")
+        self._require(name, "register")
         return self._special(name, kind)
 
     def _special(self, name: str, kind: str) -> int:
@@ -284,6 +298,10 @@ class Builder:
             return self.params[symbol.name].offset
         raise self.error(f"there is no variable {symbol.name}")
 
+    def flag(self, name: str) -> int:
+        """Return the slot of a predicate that no instruction names."""
+        return self._register(f"flag of {name}", 0, np.bool_)
+
     # -- programs
 
     def build(self, instructions: dict[str, Any], stops: dict[str, Any]) -> Program:
@@ -295,9 +313,10 @@ class Builder:
             Names to functions (builder, instruction) that return closures, looked up by the
             longest name that begins an opcode.
         """
+        made, uses = self._all(instructions, stops)
+        unwritten.watch(self, made, uses)
         segments = enumerate(self.flow.segments)
-        steps = tuple(self._step(i, s, instructions, stops) for i, s in segments)
-        steps = tuple(self._with_products_together(step) for step in steps)
+        steps = tuple(self._with_products_together(self._step(i, s, made)) for i, s in segments)
         return Program(
             self.kernel, steps, tuple(self._slots), self._counts, tuple(self._constants),
             tuple((name, np.dtype(char)) for name, char in self._specials),
@@ -309,37 +328,56 @@ class Builder:
         ops, lines = joined(step.ops, step.lines, tuple(self._slots))
         return replace(step, ops=ops, lines=lines)
 
-    def _step(self, number: int, segment: Segment, instructions: Any, stops: Any) -> Step:
+    def _all(self, instructions: Any, stops: Any) -> tuple[list[Op], list[unwritten.Uses]]:
+        """Compile each instruction by itself; return also which registers each uses."""
+        made, uses = [], []
+        for number, segment in enumerate(self.flow.segments):
+            follow = self._follow(number)
+            for index in range(segment.first, segment.last):
+                i = self.kernel.body[index]
+                self.line, self.uses = i.line, unwritten.Uses()
+                if segment.stop and index == segment.last - 1:
+                    made.append(self._made(i, self._lookup(i, stops), self, i, segment, follow))
+                else:
+                    make = self._lookup(i, instructions)
+                    found = held.touches(i, self.held) if i.predicate is not None else None
+                    if found is not None:
+                        make = held.checking(make, found)
+                    made.append(self._made(i, _guarded, self, i, make))
+                uses.append(self.uses)
+        return made, uses
+
+    def _step(self, number: int, segment: Segment, made: list[Op]) -> Step:
         body = self.kernel.body
         last = segment.last - 1 if segment.stop else segment.last
         ops, lines = [], []
         touched: list[held.Touches] = []  # up to the next wgmma
-        for instruction in body[segment.first : last]:
-            self.line = instruction.line
-            make = self._lookup(instruction, instructions)
+        for index in range(segment.first, last):
+            instruction = body[index]
             found = held.touches(instruction, self.held)
             if instruction.opcode.startswith("wgmma."):
                 touched = []
-            elif found is not None and instruction.predicate is not None:
-                make = held.checking(make, found)
-            elif found is not None:
+            elif found is not None and instruction.predicate is None:
                 if not touched:
                     ops.append(held.unheld(touched := []))
                     lines.append(instruction.line)
                 touched.append(found)
-            ops.append(self._made(instruction, _guarded, self, instruction, make))
+            ops.append(made[index])
             lines.append(instruction.line)
         stop = None
-        follow = number + 1 if number + 1 < len(self.flow.segments) else -1
         if segment.stop:
-            final = body[last]
-            self.line = final.line
-            stop = self._made(final, self._lookup(final, stops), self, final, segment, follow)
-            lines.append(final.line)
+            stop = made[last]
+            lines.append(body[last].line)
+        follow = self._follow(number)
         return Step(tuple(ops), tuple(lines), stop, follow, segment.together, segment)
+
+    def _follow(self, number: int) -> int:
+        """Return the segment behind one; EXIT behind the last."""
+        return number + 1 if number + 1 < len(self.flow.segments) else EXIT
 
     def _made(self, instruction: Instruction, make: Any, *arguments: Any) -> Any:
         """Compile an instruction; operands that it does not take are an error of the text."""
+        self._require(f"{instruction.opcode} {len(instruction.operands)}", "instruction")
         if instruction.operands and _BARE.match(instruction.opcode):
             raise self.error("it takes no operands")
         try:
@@ -347,6 +385,13 @@ class Builder:
         except MALFORMED as error:
             message = f"its operands are malformed ({type(error).__name__}: {error})"
             raise self.error(message) from error
+
+    def _require(self, name: str, what: str) -> None:
+        """Refuse what the target has not; see `targets`."""
+        target = self.module.target
+        needs = targets.lacking(target, name)
+        if needs is not None:
+            raise self.error(f"the target {target} has no such {what}: {needs}")
 
     def _lookup(self, instruction: Instruction, table: dict[str, Any]) -> Any:
         parts = instruction.parts

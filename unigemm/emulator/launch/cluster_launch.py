@@ -26,7 +26,6 @@ from ..ptx.ptx import Instruction, Register, Vector
 
 __all__ = ["Clusters", "asks"]
 
-_TARGETS = ("sm_100", "sm_101", "sm_103", "sm_110", "sm_120", "sm_121")
 _FAILS = 1 / 16  # how often a request fails though a cluster is left
 _AXES = ("x", "y", "z")
 
@@ -63,11 +62,12 @@ def asks(kernel: Any) -> bool:
     return any(i.opcode.startswith("clusterlaunchcontrol.try_cancel") for i in kernel.body)
 
 
-def _halves(b: Builder, operand: Any) -> tuple[int, int]:
+def _halves(b: Builder, operand: Any, *, target: bool = False) -> tuple[int, int]:
     """Return the slots of the 64-bit halves of a 128-bit register."""
     if not isinstance(operand, Register) or operand.type != "b128":
         raise b.error("a register of 128 bits is expected")
-    return b.half(operand, "low"), b.half(operand, "high")
+    low, high = (b.half(operand, name, target=target) for name in ("low", "high"))
+    return low, high
 
 
 @instruction("mov.b128")
@@ -77,7 +77,7 @@ def move(b: Builder, i: Instruction) -> Op:
     if isinstance(what, Vector) == isinstance(to, Vector):
         raise b.error("128-bit registers are only packed and unpacked")
     if isinstance(what, Vector):
-        targets = _halves(b, to)
+        targets = _halves(b, to, target=True)
         sources = tuple(b.source(x, "b64") for x in what.elements)
     else:
         assert isinstance(to, Vector)
@@ -97,8 +97,6 @@ def move(b: Builder, i: Instruction) -> Op:
 @instruction("clusterlaunchcontrol.try_cancel")
 def try_cancel(b: Builder, i: Instruction) -> Op:
     """Request the work of a cluster; the answer goes to shared memory, of one CTA or of all."""
-    if not b.module.target.startswith(_TARGETS):
-        raise b.error(f"the target {b.module.target} has no such instruction")
     known = "async", "shared::cta", "mbarrier::complete_tx::bytes", "b128"
     b.known(i.parts[2:], *known, "multicast::cluster::all")
     if "shared::cta" not in i.parts:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from .ptx import Instruction, Kernel, Symbol
 
-__all__ = ["EXIT", "Flow", "Segment", "analyse"]
+__all__ = ["EXIT", "Flow", "Segment", "analyse", "block_starts", "successors"]
 
 EXIT = -1  # the segment behind the last: paths that only meet at the end of the kernel
 
@@ -65,7 +65,7 @@ def _begins(opcode: str, names: tuple[str, ...]) -> bool:
 def analyse(kernel: Kernel) -> Flow:
     """Cut a kernel into segments."""
     body = kernel.body
-    starts = _block_starts(kernel)
+    starts = block_starts(kernel)
     meets = _meeting_points(kernel, starts)
     cuts = set(starts)
     together = set()
@@ -95,15 +95,16 @@ def analyse(kernel: Kernel) -> Flow:
     return Flow(tuple(segments), at)
 
 
-def _block_starts(kernel: Kernel) -> list[int]:
+def block_starts(kernel: Kernel) -> list[int]:
+    """Return the first instructions of the basic blocks."""
     body = kernel.body
     starts = {0, *kernel.labels.values()}
     starts |= {i + 1 for i, found in enumerate(body) if is_any(found, _ENDS)}
     return sorted(start for start in starts if start < len(body))
 
 
-def _successors(kernel: Kernel, starts: list[int]) -> list[list[int]]:
-    """Blocks that follow each block; the number of blocks stands for the exit."""
+def successors(kernel: Kernel, starts: list[int]) -> list[list[int]]:
+    """Return the blocks that follow each block; the number of blocks stands for the exit."""
     body, count = kernel.body, len(starts)
     number = {start: i for i, start in enumerate(starts)}
     found = []
@@ -130,7 +131,7 @@ def _meeting_points(kernel: Kernel, starts: list[int]) -> dict[int, int]:
 
     Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm", on the reversed graph.
     """
-    follows = _successors(kernel, starts)
+    follows = successors(kernel, starts)
     count = len(starts)
     before: list[list[int]] = [[] for _ in range(count + 1)]
     for i, nexts in enumerate(follows):

@@ -25,13 +25,13 @@ from .fragments import BYTES, acc_kinds, acc_registers, factor, read_acc, write_
 __all__: list[str] = []
 
 
-_SHORT, _LONG = {(16, 4): 80, (16, 8): 80}, {(16, 8): 80, (16, 16): 80}
-_INT8 = {(8, 16): 80, (16, 16): 80, (16, 32): 80}
-_FLOAT8 = {(16, 16): 89, (16, 32): 89}
-#: (M, K) by the type of A, and the first architecture that is taken here.
+_LONG = {(16, 8), (16, 16)}
+_INT8 = {(8, 16), (16, 16), (16, 32)}
+_FLOAT8 = {(16, 16), (16, 32)}
+#: (M, K) by the type of A.
 _SHAPES = {
-    "f16": _LONG, "bf16": _LONG, "tf32": _SHORT, "s8": _INT8, "u8": _INT8, "e4m3": _FLOAT8,
-    "e5m2": _FLOAT8, "f64": {(8, 4): 80, (16, 4): 90, (16, 8): 90, (16, 16): 90},
+    "f16": _LONG, "bf16": _LONG, "tf32": {(16, 4), (16, 8)}, "s8": _INT8, "u8": _INT8,
+    "e4m3": _FLOAT8, "e5m2": _FLOAT8, "f64": {(8, 4), (16, 4), (16, 8), (16, 16)},
 }  # fmt: skip
 _FORM = re.compile(
     r"mma\.sync\.aligned\.m(\d+)n8k(\d+)\.row\.col(\.rn|\.satfinite)?\.(\w+)\.(\w+)\.(\w+)\.(\w+)"
@@ -61,14 +61,10 @@ def _form(b: Builder, i: Instruction) -> Form:
         raise b.error("this kind of mma is not implemented")
     form = Form(int(found[1]), int(found[2]), found[5], found[6], found[4],
                 found[3] == ".satfinite", b.module.target.startswith("sm_90"))  # fmt: skip
-    since = _SHAPES.get(form.a, {}).get((form.m, form.k))
-    if since is None or form.acc not in acc_kinds(form.a, form.b):
+    if (form.m, form.k) not in _SHAPES.get(form.a, ()) or form.acc not in acc_kinds(form.a, form.b):
         raise b.error("this shape of mma is not known for these types")
     if found[3] and {".rn": "f64", ".satfinite": "s32"}[found[3]] != form.acc:
         raise b.error(f"the modifier {found[3]} is not of these types")
-    target = re.match(r"sm_(\d+)", b.module.target)
-    if target is None or int(target[1]) < since:
-        raise b.error(f"the target {b.module.target} has no such instruction")
     return form
 
 

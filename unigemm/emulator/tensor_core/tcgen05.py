@@ -22,7 +22,7 @@ from ..ptx.ptx import Address, Instruction, Vector
 from .fragments import BYTES, numbers, round_acc
 from .mma_descriptors import InstructionDescriptor, instruction_of, matrix_of
 from .narrow import BITS, elements, scale_region, scales
-from .tensor_memory import LANES, check_target, cta_group, memory_of, split_address
+from .tensor_memory import LANES, cta_group, memory_of, split_address
 from .tensor_queue import (
     Pending,
     Region,
@@ -37,7 +37,6 @@ from .tensor_queue import (
 __all__: list[str] = []
 
 _KINDS = ("f16", "tf32", "f8f6f4", "i8")
-_I8_TARGETS = ("sm_100a", "sm_101a", "sm_110a")  # not sm_103, not the family sm_100f
 #: Elements along K that share a scale, by the kind and how the instruction says it.
 _BLOCKS = {
     "mxf8f6f4": {"": 32, "scale_vec::1X": 32, "block32": 32},
@@ -212,8 +211,6 @@ def _kind_of(b: Builder, i: Instruction) -> Kind:
             raise b.error(f"the modifier .{part} is not implemented")
     if not name:
         raise b.error("a .kind is expected")
-    if name == "i8":
-        check_target(b, _I8_TARGETS)
     if scaled != (name in _BLOCKS) or (sizes and not scaled):
         raise b.error(f".block_scale and .kind::{name} do not go together")
     if not scaled:

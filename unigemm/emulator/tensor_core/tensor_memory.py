@@ -27,7 +27,6 @@ __all__ = [
     "UNWAITED",
     "WRITTEN",
     "TensorMemory",
-    "check_target",
     "cta_group",
     "memory_of",
     "of_warp",
@@ -38,7 +37,6 @@ __all__ = [
 
 LANES, COLUMNS = 128, 512
 _FEWEST = 32  # columns of an allocation
-_TARGETS = tuple(f"sm_{n}{kind}" for n in (100, 101, 103, 110) for kind in "af")
 #: States of a word; UNWAITED: stored, but nobody has waited for it.
 NEVER, WRITTEN, UNWAITED = range(3)
 
@@ -169,15 +167,8 @@ def split_address(address: int) -> tuple[int, int]:
     return address >> 16, address & 0xFFFF
 
 
-def check_target(b: Builder, targets: tuple[str, ...] = _TARGETS) -> None:
-    """Refuse PTX for architectures that have no such instruction."""
-    if b.module.target not in targets:
-        raise b.error(f"the target {b.module.target} has no such instruction")
-
-
 def cta_group(b: Builder, i: Instruction) -> int:
     """Return 1 or 2: the CTAs that an instruction is for."""
-    check_target(b)
     for part in i.parts:
         if part in ("cta_group::1", "cta_group::2"):
             return int(part[-1])

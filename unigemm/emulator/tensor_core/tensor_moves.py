@@ -25,7 +25,6 @@ from .tensor_memory import (
     UNWAITED,
     WRITTEN,
     TensorMemory,
-    check_target,
     memory_of,
     of_warp,
     split_address,
@@ -82,7 +81,6 @@ class Form:
 
 
 def _form(b: Builder, i: Instruction, pack: str) -> Form:
-    check_target(b)
     found = re.fullmatch(
         r"tcgen05\.(?:ld|st)\.sync\.aligned\.(\w+)\.x(\d+)(\.\w+::16b)?\.b32", i.opcode
     )

@@ -238,6 +238,8 @@ def mma_async(b: Builder, i: Instruction) -> Op:
     else:
         a_slots = (b.source(a_operand, "b64"),)
     b_slot, keep = b.source(b_operand, "b64"), b.source(rest[0], "pred")
+    for x in elements_of(b, target, count):
+        b.source(x, held, where=keep)
     flags = [x.value for x in rest[1:] if isinstance(x, Immediate)]
     signs = (flags[0], flags[1]) if len(flags) >= 2 else (1, 1)
     majors = flags[2:]
