@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import unigemm
 from unigemm.cache.sass import inspect_cubin, instruction_mix
 from unigemm.cli import render as show
 from unigemm.cli.main import app
+from unigemm.errors import UnsupportedProblem
 from unigemm.planning.plan import Plan
 from unigemm.planning.target import ARCHITECTURES, DEVICES, SHORT_NAMES, device_count
 from unigemm.problem.dtypes import INPUTS
@@ -276,8 +278,33 @@ def test_a_wrong_usage_is_exit_code_2_and_json_where_json_was_asked_for(command,
 )  # fmt: skip
 def test_targets_have_one_grammar_in_all_commands(command, tmp_path):
     said = run(*command, "--target", "bogus", cache=tmp_path, code=2, COLUMNS="9999").stderr
-    for name in (*ARCHITECTURES, *SHORT_NAMES):
-        assert f" {name}" in said
+    assert "'bogus' is not known; name one that `unigemm targets` lists" in said
+    assert "none is older than sm_80" in said
+
+
+def test_a_target_of_another_name_is_told_the_nearest():
+    for asked, nearest in (("h1000", "h100"), ("RTX 4099", "rtx4090"), ("sm_91", "sm_90a")):
+        with pytest.raises(UnsupportedProblem, match=f"not known, the nearest are .*{nearest}"):
+            unigemm.named_target(asked)
+    for old in ("sm_75", "75", "sm_52"):
+        with pytest.raises(UnsupportedProblem, match=rf"{old}' is too old: .* older than sm_80"):
+            unigemm.named_target(old)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_name_with_one_wrong_letter_is_told_the_right_one(seed):
+    draw = random.Random(seed)
+    for _ in range(40):
+        name = draw.choice([x for x in SHORT_NAMES if len(x) > 3])
+        at = draw.randrange(len(name))
+        wrong = name[:at] + draw.choice("qwz") + name[at + 1 :]
+        with pytest.raises(UnsupportedProblem) as error:
+            unigemm.named_target(wrong)
+        said = str(error.value)
+        assert len(said) < 220
+        told = said.partition("nearest are ")[2].partition(";")[0].split(", ")
+        alike = all(sum(map(str.__ne__, each, wrong)) == 1 for each in told)
+        assert name in told or alike, said
 
 
 def test_every_device_has_a_short_name_of_its_own(tmp_path):

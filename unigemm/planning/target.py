@@ -153,6 +153,8 @@ SHORT_NAMES: tuple[str, ...] = tuple(
     min((_plain(name) for name in (card.name, *card.other_names)), key=len) for card in CARDS
 )
 
+#: What can be named.
+_ALL = f"name one that `unigemm targets` lists (none is older than {ARCHITECTURES[0]}), or cpu"
 _ARCHITECTURE = re.compile(r"(?:sm_?)?([0-9]{1,2})([0-9])([a-z]?)", re.IGNORECASE | re.ASCII)
 _NUMBERED = re.compile(r"(?:sm_)?([0-9]{1,3})([0-9])[af]?")
 #: The largest values of a target: far above those of real devices, far below what overflows.
@@ -194,11 +196,8 @@ def named_target(name: str) -> Target:
     >>> unigemm.named_target("h100").sm_count
     132
     """
-    known = f"cpu, {', '.join((*ARCHITECTURES, *SHORT_NAMES))}"
     if not isinstance(name, str):
-        raise UnsupportedProblem(
-            f"a target is named by a string, not by {shown(name)}; name {known}"
-        )
+        raise UnsupportedProblem(f"a target is named by a string, not by {shown(name)}; {_ALL}")
     text = name.strip()
     if text == "cpu":
         return CPU
@@ -214,7 +213,14 @@ def named_target(name: str) -> Target:
             )
     if found is not None:
         return found
-    raise UnsupportedProblem(f"target {name[:60]!r} is not known; name one of {known}")
+    if match is not None and (int(match[1]), int(match[2])) < min(_BY_NUMBER):
+        raise UnsupportedProblem(f"target {name!r} is too old: {_ALL}")
+    from difflib import get_close_matches  # an import of a millisecond
+
+    names = {_plain(x): x for x in ("cpu", *ARCHITECTURES, *SHORT_NAMES)}
+    nearest = ", ".join(names[x] for x in get_close_matches(_plain(text[:60]), names))
+    meant = f", the nearest are {nearest}" if nearest else ""
+    raise UnsupportedProblem(f"target {name[:60]!r} is not known{meant}; {_ALL}")
 
 
 def check_target(target: Target) -> None:
