@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -220,3 +221,29 @@ def test_kernels_of_picks_do_not_spill(lines, m):
     a, b, scales = specs(m, 1536, 7168, lines)
     plan = unigemm.plan(a, b, **scales, dtype="bfloat16", target="sm_90a")
     assert unigemm.compile(plan).entry.info.spill_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scales_of_another_shape_are_told_the_shapes_of_blocks(seed):
+    draw = random.Random(seed)
+    for _ in range(40):
+        m, n, k = (draw.randrange(1, 700) for _ in range(3))
+        name, rows = draw.choice((("scale_a", m), ("scale_b", n)))
+        shapes = [(-(-rows // by), -(-k // of)) for by, of in ((1, 128), (128, 128), (1, 32))]
+        wrong = (rows + draw.randrange(1, 9), -(-k // 128) + draw.randrange(1, 4))
+        if name == "scale_b":
+            shapes, wrong = [each[::-1] for each in shapes], wrong[::-1]
+        a, b = (unigemm.ArraySpec(each, "float8_e4m3fn") for each in ((m, k), (k, n)))
+        scales = {name: unigemm.ArraySpec(wrong, "float32")}
+        with pytest.raises(unigemm.ShapeMismatch, match="scales of blocks") as error:
+            unigemm.plan(a, b, target="h100", **scales)
+        assert all(f"{each}" in str(error.value) for each in shapes), str(error.value)
+
+
+def test_scales_of_float4_that_are_not_of_blocks_are_told_which_are():
+    x = unigemm.ArraySpec((64, 64), "float4_e2m1fn_x2")
+    with pytest.raises(unigemm.UnsupportedDtype, match="a scale for each 16 elements"):
+        unigemm.plan(x, x, target="b200", scale_a=unigemm.ArraySpec((64, 3), "float32"))
+    wrong, right = (unigemm.ArraySpec(each, "float8_e4m3fn") for each in ((64, 3), (8, 64)))
+    with pytest.raises(unigemm.ShapeMismatch, match=r"each 8 bytes \(16 elements\) along K"):
+        unigemm.plan(x, x, target="b200", scale_a=wrong, scale_b=right)

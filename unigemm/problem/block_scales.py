@@ -166,8 +166,9 @@ def scale_steps(
     if shape != (*stack, count):
         transposed = (*stack, rows, blocks)
         hint = f" (transposed: {name}.T)" if len(operand) > 1 and shape == transposed else ""
+        of = f"{block} elements" if block == 32 else f"{block} bytes (16 elements)"
         raise ShapeMismatch(
-            f"{name} has shape {shape}; one scale for each {block} along K of {operand} is "
+            f"{name} has shape {shape}; one scale for each {of} along K of {operand} is "
             f"{tuple(whole)}{hint}, or {(*stack, count)} in tiles of {TILE_ROWS} x {TILE_BLOCKS}"
         )
     aligned = alignment >= _ALIGNMENT and not any(step % _ALIGNMENT for step in steps)

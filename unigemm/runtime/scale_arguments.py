@@ -16,7 +16,7 @@ from typing import Any
 
 from ..arrays.operands import Operand
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
-from ..problem.block_scales import BLOCKS
+from ..problem.block_scales import BLOCKS, refuse_elements
 from ..problem.canonical import Layout
 from ..problem.dtypes import FLOAT8, DType, scaled_default
 from ..problem.grouped import Form
@@ -26,7 +26,7 @@ from ..support.arguments import number
 
 _BLOCK = 128  # elements along K that share a scale, and lines that may
 
-__all__ = ["NO_SCALES", "Scales", "check_lines", "scales_of"]
+__all__ = ["NO_SCALES", "Scales", "scales_of"]
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def scales_of(
             elif x.dtype is DType.FLOAT32:
                 of_one = all(extent == 1 for extent in x.shape)
                 if not of_one:
-                    check_lines(name, x.shape)
+                    _check_lines(name, x.shape, operand(name[-1]))
                 if of_one and not of_integers:
                     whole[name] = own
                 else:
@@ -172,7 +172,8 @@ def scales_of(
             else:
                 raise UnsupportedDtype(
                     f"{name} is {x.dtype} of shape {x.shape}; pass a number, float32 (one, or one "
-                    "for each line), or scales of blocks as float8_e8m0fnu or float8_e4m3fn"
+                    "for each line or 128 elements of K), or scales of blocks as float8_e8m0fnu or "
+                    "float8_e4m3fn"
                 )
         if own.endswith("[1]") and not (name in whole and name in blocks):
             raise UnsupportedProblem(
@@ -331,18 +332,38 @@ def _is_for_each(x: Operand | Layout, form: Form | None) -> bool:
 NO_SCALES = Scales({}, {}, ())
 
 
-def check_lines(name: str, shape: tuple[int, ...]) -> None:
+def _check_lines(name: str, shape: tuple[int, ...], operand: Operand | Layout) -> None:
     """Refuse the shape of an array that cannot hold a scale for each line.
 
     Raises
     ------
     ShapeMismatch
         It is none of (..., M, 1) for `a`, (..., 1, N) for `b`.
+    UnsupportedDtype
+        The operand's elements take scales of blocks only.
     """
     along = {"scale_a": -1, "scale_b": -2}[name]
     if len(shape) < 2 or shape[along] != 1:
+        refuse_elements(operand.dtype, None)
         lines, form = ("row of a", "(M, 1)") if along == -1 else ("column of b", "(1, N)")
         raise ShapeMismatch(
             f"{name} has shape {shape}; pass one float32, or one for each {lines} in shape {form}, "
-            "with stacks in front"
+            f"with stacks in front{_blocks_of(name, operand)}"
         )
+
+
+def _blocks_of(name: str, operand: Operand | Layout) -> str:
+    """Say which scales of blocks an operand may have, behind a semicolon; "" for none."""
+    if len(operand.shape) < 2 or operand.dtype not in FLOAT8:
+        return ""
+    rows, k = operand.shape[-2:] if name == "scale_a" else operand.shape[:-3:-1]
+
+    def shape(of_rows: int, of_k: int) -> tuple[int, int]:
+        rows_and_blocks = -(-rows // of_rows), -(-k // of_k)
+        return rows_and_blocks if name == "scale_a" else rows_and_blocks[::-1]
+
+    return (
+        f"; or scales of blocks, float32 for each {_BLOCK} elements of K in shape "
+        f"{shape(1, _BLOCK)} or {shape(_BLOCK, _BLOCK)}, float8_e8m0fnu also for each 32 in shape "
+        f"{shape(1, 32)}"
+    )
