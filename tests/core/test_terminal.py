@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import importlib
+import io
 import json
 import os
 import re
@@ -13,11 +14,13 @@ import struct
 import subprocess
 import sys
 import termios
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from cache_fakes import fill
 from processes import python
+from rich.console import Console
 
 from unigemm import ArraySpec, api, cache, plan
 from unigemm.cache import Cache
@@ -121,6 +124,19 @@ def test_bars_are_for_terminals_alone(capsys):
     with show.progress(False) as bar, show.waiting("waiting", False):
         bar.update(bar.add_task("compiling"), total=2, completed=1)
     assert capsys.readouterr() == ("", "")
+
+
+def test_no_bar_is_left_where_there_is_nothing_to_compile(monkeypatch):
+    shown = io.StringIO()
+    terminal = partial(Console, file=shown, force_terminal=True, width=80)
+    monkeypatch.setattr(show, "Console", lambda **_: terminal())
+    on_the_host = plan(*[ArraySpec((64, 64), "float32")] * 2, target="cpu")
+    for plans in ([], [on_the_host], [on_the_host] * 3):
+        show.compile_all(plans, quiet=False)
+    assert "/" not in shown.getvalue()
+    with show.progress(False) as bar:
+        bar.add_task("compiling", total=3)
+    assert "0/3" in shown.getvalue()
 
 
 def test_on_the_host_nothing_of_a_launch_is_shown():

@@ -313,9 +313,10 @@ def compile_all(plans: Sequence[Plan | RoundingKernel], *, quiet: bool) -> list[
     entries: dict[str, Entry] = {}
     made = []
     with progress(quiet) as bar:
-        task = bar.add_task("compiling", total=None)
+        task = bar.add_task("compiling", total=None, visible=False)
         for plan, entry in compile_needed(
-            plans, report=lambda done, of: bar.update(task, completed=done, total=of)
+            plans,
+            report=lambda done, of: bar.update(task, completed=done, total=of, visible=of > 0),
         ):
             if isinstance(entry, UnigemmError):
                 raise entry
