@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 from dataclasses import astuple, fields, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from reference import EVERYWHERE
 
 import unigemm
 from unigemm.planning.plan import Plan
+from unigemm.planning.prediction import BOUNDS
 from unigemm.planning.registry import backend_named
 from unigemm.planning.target import ARCHITECTURES
 from unigemm.problem.dtypes import INPUTS, DType, dtype_named
@@ -186,3 +188,21 @@ def test_the_largest_products_have_times(target, dtype, size, k):
     for parts in (plan.parts, *(each.parts for each in plan.alternatives)):
         assert np.isfinite(astuple(parts)).all()
         assert min(parts.l2, parts.reduction) >= 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lower_bounds_are_of_the_main_loop_and_its_waves_as_is_said(seed):
+    draw = random.Random(seed)
+    above = 0
+    for _ in range(40):
+        m, n, k = (int(2 ** draw.uniform(4, 13)) for _ in range(3))
+        dtype = draw.choice(("float16", "bfloat16", "float32", "float64"))
+        target = draw.choice(ARCHITECTURES)
+        plan = unigemm.plan(spec((m, k), dtype), spec((k, n), dtype), target=target)
+        for each in (plan, *plan.alternatives):
+            most = max(each.parts.used(BOUNDS).values(), default=0)
+            assert most <= (each.parts.mainloop + each.parts.waves) * (1 + 1e-9)
+            above += most > each.parts.mainloop
+        if any(us >= 0.05 for us in plan.parts.used(BOUNDS).values()):
+            assert "lower bounds of the main loop and its waves:" in " ".join(str(plan).split())
+    assert above  # else the main loop alone would be the right word

@@ -52,8 +52,8 @@ Top = Annotated[
         "--top",
         min=1,
         help="Rank this many configurations, best first, with the parts of their estimated times "
-        "in us: those left of | add up, those right of it are lower bounds of the main loop. "
-        "Default: what fits one screen.",
+        "in us: those left of | add up, those right of it are lower bounds of the main loop and "
+        "its waves. Default: what fits one screen.",
     ),
 ]
 

@@ -179,8 +179,8 @@ class Plan:
 
         The table has a row for the choice and for each alternative, in microseconds. The columns
         left of the ``|`` add up to the estimated time, but for the factor "times", which was
-        learned from measured launches. The columns right of it are lower bounds on the main loop,
-        which overlap. Columns of zeros are left out. See `Breakdown`.
+        learned from measured launches. The columns right of it are lower bounds on the main loop
+        and its waves, which overlap. Columns of zeros are left out. See `Breakdown`.
 
         Parameters
         ----------
