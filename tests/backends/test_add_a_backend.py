@@ -161,7 +161,7 @@ def test_auto_weighs_it_and_takes_what_is_expected_to_be_faster(seen):
 def test_what_it_does_not_take_is_refused_in_its_own_words(seen):
     _, found = seen
     assert "it multiplies float32 and float16, not int8; use backend='numpy'" in found["refused"]
-    assert found["on a GPU"]["wide_sums"] == "it runs on the CPU only"
+    assert found["on a GPU"]["wide_sums"] == "runs on the CPU only"
 
 
 def test_the_command_line_and_the_environment_know_it(process):

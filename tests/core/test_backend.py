@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import unigemm
 from unigemm.errors import UnsupportedProblem
+from unigemm.planning import select
 from unigemm.planning.backend import Backend, unsupported_by
 from unigemm.planning.config import Config
 from unigemm.planning.planner import choose
@@ -15,7 +19,7 @@ from unigemm.planning.registry import BUILTIN, backend_named, backend_names
 from unigemm.planning.size_buckets import resized, size_class
 from unigemm.planning.target import CPU, named_target
 from unigemm.planning.validation import checked
-from unigemm.problem.dtypes import DType
+from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.problem.groups import Groups
 from unigemm.problem.problem import BlockScales, Extents, MatrixType, Problem
 from unigemm.problem.scales import PER_TENSOR, OperandScales, Scales
@@ -74,7 +78,7 @@ def test_a_plan_from_outside_is_held_to_what_is_offered(monkeypatch):
 
 @pytest.mark.parametrize(
     ("backend", "target", "words"),
-    [(Least(), H200, "on the CPU only"), (LeastOnGpus(), CPU, "on GPUs only; use backend='numpy'")],
+    [(Least(), H200, "on the CPU only"), (LeastOnGpus(), CPU, "on GPUs only")],
 )
 def test_nobody_asks_a_backend_about_a_target_that_it_does_not_run_on(
     monkeypatch, backend, target, words
@@ -209,3 +213,50 @@ def test_a_backend_without_groups_is_named_where_it_is_asked_for():
     problem = replace(PRODUCT[0], groups=Groups("m"))
     with pytest.raises(UnsupportedProblem, match="least: it computes no groups; use another"):
         choose(problem, Extents(96, 64, 32, groups=4), CPU, (Least(),))
+
+
+ADVICE = 'the package nvidia-cutlass-dsl is not installed; pip install "unigemm[cute]"'
+
+
+@pytest.fixture
+def without_compilers(monkeypatch):
+    """Let every backend for GPUs lack its compiler."""
+    lacking = {name: ADVICE for name in backend_names() if backend_named(name).compiles}
+    monkeypatch.setattr(select, "missing_of", lambda backend: lacking.get(backend.name))
+    select._planner.cache_clear()
+    yield
+    select._planner.cache_clear()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_on_the_cpu_no_compiler_is_missed(seed, without_compilers):
+    draw = random.Random(seed)
+    for _ in range(20):
+        m, n, k = (draw.randrange(1, 300) for _ in range(3))
+        dtype = draw.choice(("float16", "bfloat16", "float32", "float64", "int8"))
+        invariant = draw.random() < 0.5
+        arrays = [np.ones(shape, numpy_dtype(DType(dtype))) for shape in ((m, k), (k, n))]
+        try:
+            said = unigemm.plan(*arrays, batch_invariant=invariant).explain()
+        except UnsupportedProblem as error:
+            said = str(error)
+            assert said.endswith("use a GPU")
+            assert len(said) < 400
+        assert "pip install" not in said
+        assert said.count("GPUs only") == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_several_backends_lack_is_said_once(seed):
+    draw = random.Random(seed)
+    reasons = (ADVICE, "UNIGEMM_COMPILE is never", "it computes no groups; use another backend")
+    missing = {f"backend{n}": draw.choice(reasons) for n in range(draw.randrange(1, 8))}
+    with pytest.raises(UnsupportedProblem) as error:
+        choose(*PRODUCT, CPU, (), missing=missing)
+    plan = choose(*PRODUCT, CPU, (Least(),), missing=missing)
+    for said in (str(error.value), plan.explain(), str(plan)):
+        said = " ".join(said.split())
+        for reason in reasons:
+            assert said.count(reason) == (reason in missing.values())
+        assert all(name in said for name in missing)
+    assert [each.backend for each in plan.rejected] == [*missing]

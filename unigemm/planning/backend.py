@@ -199,9 +199,9 @@ def unsupported_by(
 ) -> str | None:
     """Say why a backend does not take a product: its own reason, or what it does not promise."""
     if backend.compiles and not target.is_gpu:
-        return "it runs on GPUs only; use backend='numpy' on the CPU"
+        return "runs on GPUs only"
     if target.is_gpu and not backend.compiles:
-        return "it runs on the CPU only"
+        return "runs on the CPU only"
     if (problem.scaled or problem.blocks is not None) and not backend.takes_scales:
         return "it takes no scales; use another backend"
     if problem.scales not in (None, PER_TENSOR) and not backend.takes_fine_scales:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..support.columns import folded, wrapped
 from .config import Config
-from .prediction import BOUNDS, PARTS, Alternative, Breakdown, Rejection
+from .prediction import BOUNDS, PARTS, Alternative, Breakdown, Rejection, together
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -30,7 +30,7 @@ def explained(plan: Plan, width: int | None = None) -> str:
     lines = [wrapped(line, width) for line in _head(plan)]
     if plan.alternatives or plan.parts.used(PARTS):
         lines += _table((plan.as_alternative, *plan.alternatives), width)
-    lines += [wrapped(_refusal(each), width) for each in plan.rejected]
+    lines += [wrapped(_refusal(each), width) for each in together(plan.rejected)]
     return "\n".join(lines)
 
 
@@ -49,7 +49,7 @@ def screen(plan: Plan, width: int = 80, lines: int = 23, more: str = "Plan.expla
     head = [wrapped(line, width) for line in (*_head(plan), *_split(plan.parts))]
     text = "\n".join(head)
     room = lines - 1 - text.count("\n")
-    refused = [wrapped(_refusal(each), width) for each in plan.rejected]
+    refused = [wrapped(_refusal(each), width) for each in together(plan.rejected)]
     heading, *lost = folded(
         ("us", "limiter", "what lost to it"),
         [(f"{x.predicted_us:.1f}", x.limiter, _name(x)) for x in plan.alternatives],
@@ -176,7 +176,7 @@ def _split(parts: Breakdown) -> list[str]:
         lines.append(f"     {parts_us} us{_corrected(parts)}")
     if used := _felt(parts, BOUNDS):
         each = ", ".join(f"{name} {us:.1f}" for name, us in used.items())
-        lines.append(f"     lower bounds of the main loop: {each} us")
+        lines.append(f"     lower bounds of the main loop and its waves: {each} us")
     return lines
 
 

@@ -14,7 +14,7 @@ from ..errors import BackendWarning, UnigemmError, UnsupportedProblem
 from ..problem.problem import Extents, Problem
 from .backend import Backend, unsupported_by
 from .plan import Plan
-from .prediction import Alternative, Candidate, Ranking, Rejection
+from .prediction import Alternative, Candidate, Ranking, Rejection, together
 from .registry import BUILTIN
 from .target import Target
 
@@ -65,9 +65,8 @@ def choose(
         # Each backend's are in its own order: however many there are, the first of all is the same.
         ranked = list(islice(merge(ranked, own, key=_time), 1 + keep))
     if not ranked:
-        reasons = (
-            "; ".join(f"{r.backend}: {r.reason}" for r in rejected) or "no backend was offered"
-        )
+        reasons = "; ".join(f"{r.backend}: {r.reason}" for r in together(rejected))
+        reasons = reasons or "no backend was offered"
         raise UnsupportedProblem(f"no backend takes {extents} {problem} on {target}: {reasons}")
     (name, best), *others = ranked
     return Plan(

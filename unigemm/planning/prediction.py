@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .config import Config
@@ -15,6 +16,7 @@ __all__ = [
     "Prediction",
     "Ranking",
     "Rejection",
+    "together",
 ]
 
 #: The parts of a `Breakdown` that add up to the estimated time, and its lower bounds.
@@ -156,6 +158,17 @@ class Rejection:
     reason: str
     config: Config | None = None
     others: int = 0
+
+
+def together(rejected: Sequence[Rejection]) -> list[Rejection]:
+    """Return rejections with one for all whole backends of a reason, those of most first."""
+    whole: dict[str, list[str]] = {}
+    for each in rejected:
+        if each.config is None:
+            whole.setdefault(each.reason, []).append(each.backend)
+    shared = sorted(whole.items(), key=lambda item: -len(item[1]))
+    found = [Rejection(", ".join(names), reason) for reason, names in shared]
+    return [*found, *(each for each in rejected if each.config is not None)]
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def _planner(
     Targets that differ in their calibration `of` alone are equal.
     """
     named = None if backend == "auto" else _named(backend, target, usable)
-    offered, missing = _competitors(usable) if named is None else ((named,), ())
+    offered, missing = _competitors(usable, target) if named is None else ((named,), ())
     unasked = () if named is None else _not_requested(backend)
     reasons = dict((*missing, *dropped))
     backends = tuple(each for each in offered if each.name not in reasons)
@@ -218,7 +218,9 @@ def _not_requested(name: str) -> tuple[Rejection, ...]:
     return tuple(Rejection(each, f"only {name} was requested") for each in others)
 
 
-def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, str], ...]]:
+def _competitors(
+    usable: bool, target: Target
+) -> tuple[tuple[Backend, ...], tuple[tuple[str, str], ...]]:
     """Return all backends that take part, and the reasons of those that cannot."""
     offered = []
     missing = []
@@ -228,7 +230,7 @@ def _competitors(usable: bool) -> tuple[tuple[Backend, ...], tuple[tuple[str, st
         except BackendUnavailable as error:
             missing.append((name, str(error)))
             continue
-        reason = missing_of(backend) if usable else None
+        reason = missing_of(backend) if usable and backend.compiles == target.is_gpu else None
         if reason is None:
             offered.append(backend)
         else:
