@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .contractions.einsum import einsum, inner, matvec, tensordot, vecdot, vecmat
     from .contractions.planned import EinsumPlan, plan_einsum
     from .errors import (
+        AxisError,
         BackendUnavailable,
         BackendWarning,
         CacheError,
@@ -54,6 +55,7 @@ _WHERE = {
     "quantization": ("quantize",),
     "info": ("BackendInfo", "Capabilities", "DeviceInfo", "backend_info", "capabilities"),
     "errors": (
+        "AxisError",
         "BackendUnavailable",
         "BackendWarning",
         "CacheError",
@@ -98,6 +100,7 @@ _MODULES = ("emulator", "epilogue", "jax", "torch")
 
 __all__ = [
     "ArraySpec",
+    "AxisError",
     "BackendInfo",
     "BackendUnavailable",
     "BackendWarning",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "AxisError",
     "BackendUnavailable",
     "BackendWarning",
     "CacheError",
@@ -43,6 +44,10 @@ class UnsupportedProblem(UnigemmError, ValueError):
 
 class ShapeMismatch(UnsupportedProblem):
     """The shapes do not fit, as for `numpy.matmul`, or `out` has the wrong shape."""
+
+
+class AxisError(ShapeMismatch, IndexError, TypeError):
+    """Dimensions are named that an array does not have; NumPy raises each of these, by the case."""
 
 
 class UnsupportedDtype(UnsupportedProblem, TypeError):

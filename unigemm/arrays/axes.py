@@ -6,11 +6,11 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import UnsupportedProblem
+from ..errors import AxisError, UnsupportedProblem
 from ..support.arguments import shown
 from .library import Library
 
-__all__ = ["along_axes"]
+__all__ = ["along_axes", "dimensions"]
 
 #: Arrays that have the result's dimensions, as results do; all others broadcast to (..., M, N).
 _AS_OUT = ("out", "c", "preact", "preact_out")
@@ -36,8 +36,10 @@ def along_axes(
 
     Raises
     ------
+    AxisError
+        They are not such dimensions.
     UnsupportedProblem
-        They are not such dimensions, or the library has no views.
+        The library has no views, or an array has not as many dimensions as the result.
     """
     a, b = arrays["a"], arrays["b"]
     move = library.transpose
@@ -47,8 +49,14 @@ def along_axes(
         )
     cores = [min(x.ndim, 2) for x in (a, b)]
     cores.append(sum(cores) - 2 if all(cores) else 0)
-    entries = dict(zip(("a", "b", "out"), _entries(axes, cores), strict=True))
+    if not isinstance(axes, list) or len(axes) != 3 or any(isinstance(x, list) for x in axes):
+        raise AxisError(
+            f"axes={shown(axes)} is no list of three tuples; pass the two dimensions of each "
+            "matrix, such as [(-2, -1), (-2, -1), (-2, -1)]"
+        )
+    entries = dict(zip(("a", "b", "out"), zip(axes, cores, strict=True), strict=True))
     ndim = max(x.ndim - core for x, core in zip((a, b), cores, strict=False)) + cores[2]
+    last = _last(entries["out"], ndim, "the result")
     views = {}
     for name, x in arrays.items():
         as_out = name in _AS_OUT or name.startswith("result ")
@@ -58,7 +66,7 @@ def along_axes(
                 f"result does: give it {ndim}, of one element where it broadcasts"
             )
         entry = entries.get("out" if as_out else name)
-        views[name] = x if entry is None else move(x, _order(entry, x.ndim, name))
+        views[name] = x if entry is None else move(x, _last(entry, x.ndim, name))
 
     def back(result: Any) -> Any:
         if "out" in arrays:
@@ -68,44 +76,44 @@ def along_axes(
             return result
         if isinstance(result, tuple):
             return tuple(map(back, result))
-        order = _order(entries["out"], result.ndim, "the result")
-        return move(result, tuple(order.index(i) for i in range(result.ndim)))
+        return move(result, tuple(last.index(i) for i in range(ndim)))
 
     return views, back
 
 
-def _entries(axes: Any, cores: list[int]) -> list[tuple[int, ...]]:
-    """Return the named dimensions of each array, after checking how many there are."""
-    if not isinstance(axes, list) or len(axes) != 3:
-        raise UnsupportedProblem(
-            f"axes={shown(axes)} is no list of three; pass the two dimensions of each matrix, such "
-            "as [(-2, -1), (-2, -1), (-2, -1)]"
+def _last(entry: tuple[Any, int], ndim: int, name: str) -> tuple[int, ...]:
+    """Return all dimensions of an array, the named ones last."""
+    named = dimensions(entry[0], ndim, name, entry[1])
+    return (*(i for i in range(ndim) if i not in named), *named)
+
+
+def dimensions(entry: Any, ndim: int, name: str, count: int | None = None) -> tuple[int, ...]:
+    """Return dimensions of an array, counted from the first.
+
+    Parameters
+    ----------
+    entry
+        What the caller names: integers, or one.
+    ndim, name
+        Of the array.
+    count
+        How many are to be named; None for any number.
+
+    Raises
+    ------
+    AxisError
+        The array has no such dimensions, or one is named twice.
+    """
+    try:
+        numbers = [operator.index(i) for i in (entry if hasattr(entry, "__iter__") else (entry,))]
+    except TypeError:
+        numbers = [ndim]
+    found = tuple(i + ndim if i < 0 else i for i in numbers)
+    there = all(0 <= i < ndim for i in found) and len({*found}) == len(found)
+    if not there or count not in (None, len(found)):
+        wanted = "different ones" if count is None else f"{count} of them"
+        raise AxisError(
+            f"axes= names {shown(entry)} of {name}, which has {ndim} dimensions; "
+            + (f"name {wanted}, from {-ndim} to {ndim - 1}" if ndim and count != 0 else "pass ()")
         )
-    found = []
-    for entry, core in zip(axes, cores, strict=True):
-        try:
-            numbers = (
-                tuple(map(operator.index, entry))
-                if isinstance(entry, tuple)
-                else (operator.index(entry),)
-            )
-        except TypeError:
-            numbers = ()
-        if len(numbers) != core or (not numbers and not (isinstance(entry, tuple) and not entry)):
-            raise UnsupportedProblem(
-                f"axes={shown(axes)} holds {shown(entry)} where {core} dimensions are to be named; "
-                f"pass a tuple of {core} integers"
-            )
-        found.append(numbers)
     return found
-
-
-def _order(entry: tuple[int, ...], ndim: int, name: str) -> tuple[int, ...]:
-    """Return all dimensions in an order that puts the named ones last."""
-    last = [number + ndim if number < 0 else number for number in entry]
-    if any(not 0 <= number < ndim for number in last) or len(set(last)) < len(last):
-        raise UnsupportedProblem(
-            f"axes= names dimensions {entry} of {name}, which has {ndim}; name different ones from "
-            f"{-ndim} to {ndim - 1}"
-        )
-    return (*(i for i in range(ndim) if i not in last), *last)
