@@ -47,3 +47,26 @@ def test_an_epilogue_and_out_have_the_results_shape_on_a_device():
         expected = np.einsum("...ij,jk->...ik", out, other)
         unigemm.einsum("...ij,jk->...ik", out, other, out=out[..., :4])  # as if of a copy
         np.testing.assert_array_equal(out[..., :4], expected)
+
+
+MIXED = [
+    ("ab,c->", ["u1", "f4"], [(16, 16), (3,)]),
+    ("ij,jk->k", ["u1", "f8"], [(2, 3), (3, 2)]),
+    ("ij,kl->k", ["u1", "i1"], [(20, 20), (20, 20)]),
+    ("ij,j,i->i", ["f2", "f2", "f2"], [(4, 8), (8,), (4,)]),
+    ("ij,jk,kl->il", ["i2", "f4", "c8"], [(2, 3), (3, 2), (2, 3)]),
+]
+
+
+@pytest.mark.parametrize(("text", "kinds", "shapes"), MIXED)
+def test_types_on_a_device_are_those_of_the_host(text, kinds, shapes):
+    # Sums that the narrow types do not hold, and the right ones do.
+    arrays = [np.full(s, 100).astype(k) for s, k in zip(shapes, kinds, strict=True)]
+    arrays[-1] = (arrays[-1] / 50).astype(kinds[-1]) if kinds[0] == "f2" else arrays[-1]
+    expected = unigemm.einsum(text, *arrays)
+    with device("sm_80"):
+        got = unigemm.einsum(text, *arrays, backend="cute_simt")
+        plan = unigemm.plan_einsum(text, *arrays, backend="cute_simt")
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(got, expected)
+    assert all(step.plan.backend == "cute_simt" for step in plan.steps)

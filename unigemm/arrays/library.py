@@ -28,6 +28,9 @@ class Views:
         Returns an array's strides in the library's units, and what one element is in these.
     strided
         Takes an array, extents and strides; returns a view of its memory, from its first element.
+    einsum
+        Takes an array, an integer for each of its dimensions and those of the result; returns the
+        view that `numpy.einsum` gives.
     assign
         Takes an array and what is written to it: another one, converted, or a number.
     turn
@@ -44,6 +47,7 @@ class Views:
 
     steps: Callable[[Any], tuple[tuple[int, ...], int]]
     strided: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any]
+    einsum: Callable[[Any, Sequence[int], Sequence[int]], Any]
     assign: Callable[[Any, Any], object]
     turn: Callable[[Any, Any, Any], object]
     conjugate: Callable[[Any], Any]

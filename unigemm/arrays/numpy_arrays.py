@@ -169,9 +169,9 @@ def numpy_library() -> Library:
 def views_by(module: Any) -> Views:
     """Return the views of arrays of NumPy, or of CuPy, which has the same functions."""
 
-    def strided(x: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    def viewed(view: Callable[..., Any], x: Any, *arguments: Any) -> Any:
         raw = x.view(f"u{x.itemsize}") if is_added(x.dtype) else x  # NumPy reads the type's name
-        found = module.lib.stride_tricks.as_strided(raw, shape, strides)
+        found = view(raw, *arguments)
         return found if raw is x else found.view(x.dtype)
 
     def is_added(dtype: Any) -> bool:
@@ -204,10 +204,11 @@ def views_by(module: Any) -> Views:
     return Views(
         combine=combine,
         steps=lambda x: (x.strides, x.itemsize),
-        strided=strided,
+        strided=partial(viewed, module.lib.stride_tricks.as_strided),
+        einsum=partial(viewed, module.einsum),
         assign=assign,
         turn=turn,
-        conjugate=module.conj,
+        conjugate=lambda x: module.conj(x) if x.dtype.kind == "c" else x,
         move=assign,
     )
 

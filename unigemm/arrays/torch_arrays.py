@@ -112,6 +112,7 @@ def _library() -> Library:
         views=Views(
             steps=lambda x: (tuple(x.stride()), 1),
             strided=torch.as_strided,
+            einsum=torch.einsum,
             assign=_assign,
             turn=_turn,
             conjugate=torch.conj,

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ..arrays.axes import dimensions
 from ..arrays.libraries import as_array, library_of
-from ..errors import ShapeMismatch, UnsupportedProblem
-from ..problem.contraction import Named, View
+from ..errors import AxisError, ShapeMismatch, UnsupportedProblem
 from ..problem.subscripts import Index, parsed, taken_apart
 from ..runtime.request import Request
 from ..support.arguments import shown, truth
 from .products import computed
-from .terms import Term, order_of
+from .terms import order_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -77,7 +77,10 @@ def einsum(
     is summed, that sum may be a product of its own, with the number one. `plan_einsum` shows all
     this for a call.
 
-    Types are those of `matmul`: int8 gives int32.
+    All operands are converted to their common type, by NumPy's promotion or to that of `dtype`,
+    before anything is summed. The result has the type that `matmul` gives two operands of that
+    type: int8 alone gives int32. Products that others follow keep the type of their accumulators
+    (float32 of float16). PyTorch's tensors have one type.
 
     Examples
     --------
@@ -91,15 +94,8 @@ def einsum(
     request = requested(options, out)
     shapes = [shape_of(x, f"operand {i}") for i, x in enumerate(arrays)]
     found = parsed(text, [len(shape) for shape in shapes])
-    order = order_of(found, text, _terms(found.operands, shapes), optimize)
+    order = order_of(found, text, shapes, optimize)
     return computed(arrays, found.operands, found.result, order, request)
-
-
-def _terms(indices: Sequence[tuple[Index, ...]], shapes: Sequence[tuple[int, ...]]) -> list[Term]:
-    return [
-        Term(None, Named(own, View(shape, (0,) * len(shape))), "")
-        for own, shape in zip(indices, shapes, strict=True)
-    ]
 
 
 def requested(options: Any, out: Any) -> Request:
@@ -113,9 +109,10 @@ def requested(options: Any, out: Any) -> Request:
     for name, why in (
         ("axes", "name the dimensions by subscripts"),
         ("gate_layout", "pair the columns of a matrix with unigemm.matmul"),
+        ("order", "pass out=, an array that lies in memory as the result is to"),
     ):
         if options.get(name) is not None:
-            raise UnsupportedProblem(f"{name}= is for unigemm.matmul; {why}")
+            raise UnsupportedProblem(f"contractions have no {name}=; {why}")
     if options.get("activation") in ("swiglu", "geglu"):
         raise UnsupportedProblem(
             f"activation {options['activation']!r} pairs columns of a matrix; use unigemm.matmul"
@@ -169,10 +166,16 @@ def tensordot(
 
     Raises
     ------
+    AxisError
+        There are no such dimensions.
     ShapeMismatch
-        There are no such dimensions, or paired ones have different extents.
+        Paired dimensions have different extents.
     """
-    x, y = as_array(a, "a"), as_array(b, "b")
+    return _of_pairs(as_array(a, "a"), as_array(b, "b"), axes, requested(options, out))
+
+
+def _of_pairs(x: Any, y: Any, axes: Any, request: Request, *, scalar: bool = False) -> Any:
+    """Sum products over pairs of dimensions; `scalar` as `computed` has it."""
     shapes = shape_of(x, "a"), shape_of(y, "b")
     pairs = _paired(axes, shapes)
     names: list[list[Index]] = [[f"a{i}" for i in range(len(shapes[0]))], []]
@@ -185,30 +188,28 @@ def tensordot(
                 f"axes={shown(axes)} pair dimensions of {shapes[0][i]} and {shapes[1][j]} in "
                 f"shapes {shapes[0]} and {shapes[1]}; paired dimensions must be equal"
             )
-    request = requested(options, out)
-    return computed([x, y], [tuple(own) for own in names], tuple(kept), _PAIR, request)
+    indices = [tuple(own) for own in names]
+    return computed([x, y], indices, tuple(kept), _PAIR, request, scalar=scalar)
 
 
 def _paired(axes: Any, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
     """Return the pairs of dimensions that `tensordot` sums over."""
-    sides: list[Any]
+    sides: list[Any] = []
     try:
         count = operator.index(axes)
-        sides = [range(-count, 0), range(count)]
-        if count < 0:
-            raise UnsupportedProblem(f"axes={count} is below 0; pass how many dimensions to sum")
     except TypeError:
-        try:
+        with suppress(TypeError):
             sides = list(axes)
-        except TypeError:
-            sides = []
+    else:
+        if 0 <= count <= min(map(len, shapes)):
+            sides = [range(-count, 0), range(count)]
     if len(sides) != 2:
-        raise UnsupportedProblem(
-            f"axes={shown(axes)} is neither a number nor a pair; pass how many dimensions to sum, "
-            "or those of a and those of b"
+        raise AxisError(
+            f"axes={shown(axes)} is neither a number of dimensions of both arrays nor a pair; pass "
+            "how many to sum, or those of a and those of b"
         )
     found = [
-        _dimensions(side, len(shape), name)
+        dimensions(side, len(shape), name)
         for side, shape, name in zip(sides, shapes, "ab", strict=True)
     ]
     if len(found[0]) != len(found[1]):
@@ -217,21 +218,6 @@ def _paired(axes: Any, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, int
             "name equally many of both"
         )
     return list(zip(*found, strict=True))
-
-
-def _dimensions(side: Any, ndim: int, name: str) -> list[int]:
-    """Return dimensions of an array, counted from the first."""
-    try:
-        numbers = [operator.index(i) for i in (side if hasattr(side, "__iter__") else [side])]
-    except TypeError:
-        numbers = [ndim]
-    last = [i + ndim if i < 0 else i for i in numbers]
-    if any(not 0 <= i < ndim for i in last) or len({*last}) < len(last):
-        raise ShapeMismatch(
-            f"axes= name {shown(side)} of {name}, which has {ndim} dimensions; name different ones "
-            f"from {-ndim} to {ndim - 1}"
-        )
-    return last
 
 
 def inner(
@@ -258,8 +244,8 @@ def inner(
         The last dimensions differ.
     """
     x, y = as_array(a, "a"), as_array(b, "b")
-    summed = int(bool(shape_of(x, "a") and shape_of(y, "b")))
-    return tensordot(x, y, ((-1,) * summed, (-1,) * summed), out=out, **options)
+    summed = (-1,) * bool(shape_of(x, "a") and shape_of(y, "b"))
+    return _of_pairs(x, y, (summed, summed), requested(options, out), scalar=True)
 
 
 def vecdot(
@@ -297,7 +283,7 @@ def vecdot(
     entries: Any = axes
     if axis is not None:
         if axes is not None:
-            raise UnsupportedProblem("axis= and axes= say the same; pass one of them")
+            raise AxisError("axis= and axes= say the same; pass one of them")
         entries = [(axis,), (axis,), (axis,) if keepdims else ()]
     core = ("n", "n", "n" if truth(keepdims, "keepdims") else "")
     return _of_vectors(core, x1, x2, out, entries, options, (0,))
@@ -404,22 +390,18 @@ def _of_vectors(
     return computed(arrays, names[:2], result, _PAIR, request, conjugated)
 
 
-def _multiplied(axes: Any, core: Sequence[str], ndims: Sequence[int]) -> list[list[int]]:
+def _multiplied(
+    axes: Any, core: Sequence[str], ndims: Sequence[int]
+) -> list[tuple[int, ...]]:  # fmt: skip
     """Return which dimensions of each array are multiplied; the last by default."""
     if axes is None:
-        return [[*range(n - len(own), n)] for own, n in zip(core, ndims, strict=True)]
+        return [tuple(range(n - len(own), n)) for own, n in zip(core, ndims, strict=True)]
     if not isinstance(axes, list) or not 2 <= len(axes) <= 3 or (len(axes) == 2 and core[2]):
-        raise UnsupportedProblem(
+        raise AxisError(
             f"axes={shown(axes)} is no list with an entry for each array; pass the dimensions of "
             "each as a tuple"
         )
-    found = []
-    for entry, own, ndim, name in zip([*axes, ()], core, ndims, ("a", "b", "out"), strict=False):
-        at = _dimensions(entry, ndim, name)
-        if len(at) != len(own):
-            raise UnsupportedProblem(
-                f"axes={shown(axes)} has {shown(entry)} for {name}, of which {len(own)} dimensions "
-                f"are to be named; pass a tuple of {len(own)} integers"
-            )
-        found.append(at)
-    return found
+    return [
+        dimensions(entry, ndim, name, len(own))
+        for entry, own, ndim, name in zip([*axes, ()], core, ndims, ("a", "b", "out"), strict=False)
+    ]

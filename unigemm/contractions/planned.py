@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..arrays.array_spec import ArraySpec
-from ..arrays.libraries import as_array, view
+from ..arrays.libraries import as_array, library_of
 from ..arrays.operands import one_device
 from ..planning.plan import Plan
 from ..planning.select import target_of
-from ..planning.target import Target
+from ..planning.target import Target, check_target, device_count, named_target
 from ..problem.contraction import Contraction, Named, View, contraction
 from ..problem.dtypes import DType
 from ..problem.subscripts import Index, parsed, taken_apart, written
 from ..runtime.plan_call import plan_request
 from ..runtime.request import Request
-from ..runtime.result_type import described_type
+from ..runtime.result_type import described, device_of
 from ..support.arguments import whole_number
 from .einsum import requested
 from .quantized import rounded
-from .terms import OF_INTERMEDIATES, Term, contracted, is_apart, order_of, widened
+from .terms import Term, contracted, is_apart, is_view, order_of, refuse_shape
+from .types import Types, common_type, types_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -130,35 +131,48 @@ def plan_einsum(
     """
     text, given = taken_apart(subscripts_and_operands)
     arrays = [x if isinstance(x, ArraySpec) else as_array(x, "operand") for x in given]
-    devices = {
-        f"operand {i}": view(x, f"operand {i}").device
-        for i, x in enumerate(arrays)
-        if not isinstance(x, ArraySpec)
-    }
+    named = {f"operand {i}": x for i, x in enumerate(arrays) if not isinstance(x, ArraySpec)}
+    libraries = {name: library_of(x, name) for name, x in named.items()}
+    devices = {name: device_of(libraries[name], x, name) for name, x in named.items()}
     if target is None and devices:
         target = target_of(one_device(devices))
     specs = [_described(x, f"operand {i}") for i, x in enumerate(arrays)]
     found = parsed(text, [len(x.shape) for x in specs])
     terms = [
-        Term(x, _named(x, own), f"operand {i}")
+        Term(x, _named(x, own), f"operand {i}", x.dtype)
         for i, (x, own) in enumerate(zip(specs, found.operands, strict=True))
     ]
     request = requested(options, None if out is None else _described(out, "out"))
+    kinds = [x.dtype for x in specs]
+    promotes = all(library.promotes or library.opened for library in libraries.values())
     quantized = None
     if request.quantize_out is not None:
-        request, quantized, _ = rounded(request, specs[0].dtype, len(found.result))
-    made = _Planned(request, target, whole_number(keep, "keep", 0))
-    alone = len(terms) == 1 and {*found.operands[0]} == {*found.result}
-    if not (alone and out is None and request.dtype is None and not request.arguments()):
-        contracted(terms, found.result, order_of(found, text, terms, optimize), made.multiply)
-    return EinsumPlan(tuple(made.steps), quantized)
+        kind = common_type(kinds, promotes=promotes)
+        request, quantized, _ = rounded(request, kind, len(found.result))
+    order = order_of(found, text, [x.shape for x in specs], optimize)
+    refuse_shape(request.results, terms, found.result)
+    steps: list[EinsumStep] = []
+    if len(terms) > 1 or not is_view(terms[0], found.result, request):
+        types = types_of(kinds, request, promotes=promotes, on_host=_is_host(target))
+        made = _Planned(request, types, target, whole_number(keep, "keep", 0), steps)
+        contracted(terms, found.result, order, made.multiply)
+    return EinsumPlan(tuple(steps), quantized)
 
 
 def _described(x: Any, name: str) -> ArraySpec:
     if isinstance(x, ArraySpec):
         return x
-    seen = view(x, name)
+    seen = described(x, name)
     return ArraySpec(seen.shape, seen.dtype, strides=seen.strides, alignment=seen.alignment)
+
+
+def _is_host(target: str | Target | None) -> bool:
+    if target is None:
+        return not device_count()
+    if isinstance(target, Target):
+        check_target(target)
+        return not target.is_gpu
+    return not named_target(target).is_gpu
 
 
 def _named(x: ArraySpec, indices: tuple[Index, ...]) -> Named:
@@ -174,18 +188,17 @@ class _Planned:
     """A contraction that is being planned."""
 
     request: Request
+    types: Types
     target: Any
     keep: int
-    steps: list[EinsumStep] = field(default_factory=list)
+    steps: list[EinsumStep]
 
     def multiply(self, a: Term, b: Term, result: tuple[Index, ...], last: bool) -> Term:
         """Plan the product of two terms; see `terms.Multiply`."""
-        (a, of_a), (b, of_b) = self._alike(a, b), self._alike(b, a)
+        product = self.types.product(self.request, a, b, last=last)
+        (a, of_a), (b, of_b) = map(self._converted, (a, b), product.copied)
         a, b = self._filled(a, b), self._filled(b, a)
-        request = self.request._replace(a=a.array, b=b.array)
-        if not last:
-            kept = {name: getattr(self.request, name) for name in OF_INTERMEDIATES}
-            request = Request(a.array, b.array, **kept)
+        request = product.request._replace(a=a.array, b=b.array)
         out = request.out
         aux = {
             name: _described(x, name) for name, x in request.arrays().items() if not is_apart(name)
@@ -200,7 +213,7 @@ class _Planned:
             x = replace(term.array, strides=None, alignment=16) if name in copied else term.array
             moved[name] = _seen(x, own)
         request = request.having(moved)
-        dtype = out.dtype if out is not None else described_type(request, on_host=self._on_host)
+        dtype = product.dtype
         alignment = out.alignment if out is not None and form.made is None else 16
         d = ArraySpec(form.d.shape, dtype, strides=form.d.strides, alignment=alignment)
         sizes = [*of_a, *of_b]
@@ -211,7 +224,7 @@ class _Planned:
             sizes.append(("the result", prod(form.made) * dtype.itemsize))
         self._add(request._replace(out=d), form, (a, b, result), sizes)
         found = ArraySpec(form.back.shape, dtype, strides=form.back.strides)
-        return Term(found, _named(found, result), "a product", made=True)
+        return Term(found, _named(found, result), "a product", dtype, made=True)
 
     def _add(
         self, request: Request, form: Contraction, of: tuple[Term, Term, tuple[Index, ...]],
@@ -225,29 +238,18 @@ class _Planned:
         step = EinsumStep(text, (a.name, b.name), tuple(sizes), form.launches, plan)
         self.steps.append(step)
 
-    @property
-    def _on_host(self) -> bool:
-        from ..planning.target import CPU, check_target, device_count, named_target
-
-        if isinstance(self.target, Target):
-            check_target(self.target)
-            return not self.target.is_gpu
-        if self.target is None:
-            self.target = None if device_count() else CPU
-            return self.target is not None
-        return not named_target(self.target).is_gpu
-
-    def _alike(self, x: Term, other: Term) -> tuple[Term, list[tuple[str, int]]]:
-        """Return an operand as it is multiplied by a product, and what is converted for that."""
-        wide = widened(x, other, x.array and x.array.dtype, other.array and other.array.dtype)
-        if wide is None or self._on_host:
+    def _converted(self, x: Term, dtype: DType | None) -> tuple[Term, list[tuple[str, int]]]:
+        """Return a term in the type that it is copied to, and how many bytes that takes."""
+        if dtype is None:
             return x, []
-        copy = ArraySpec(x.array.shape, wide)
-        size = prod(copy.shape) * wide.itemsize
-        return Term(copy, _named(copy, x.named.indices), x.name), [(x.name, size)]
+        copy = ArraySpec(x.array.shape, dtype)
+        size = prod(copy.shape) * dtype.itemsize
+        return replace(x, array=copy, named=_named(copy, x.named.indices), dtype=dtype), [
+            (x.name, size)
+        ]
 
     def _filled(self, x: Term, other: Term) -> Term:
         if x.array is not None:
             return x
         one = ArraySpec((), other.array.dtype)
-        return Term(one, _named(one, ()), x.name)
+        return replace(x, array=one, named=_named(one, ()), dtype=one.dtype)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..arrays.libraries import host_view, library_of
 from ..arrays.library import Library
-from ..arrays.operands import HOST, Device, one_device, parse_dtype, stream_handle
-from ..errors import LibraryMismatch, ShapeMismatch
-from ..problem.contraction import Contraction, Named, View, contraction, extents_of
+from ..arrays.operands import HOST, Device, one_device, stream_handle
+from ..errors import LibraryMismatch
+from ..problem.contraction import Contraction, Named, View, contraction
 from ..problem.dtypes import DType
 from ..problem.subscripts import Index
 from ..runtime.byte_copies import readable
@@ -20,9 +20,10 @@ from ..runtime.instead import owned, refuse_capture, strided, views_of
 from ..runtime.quantized_results import refuse_more_results
 from ..runtime.quantizing import quantize_opened
 from ..runtime.request import Request
-from ..runtime.result_type import device_of, plain, result_type
+from ..runtime.result_type import device_of
 from .quantized import rounded
-from .terms import OF_INTERMEDIATES, Term, aux_of, contracted, widened
+from .terms import Term, aux_of, contracted, is_view, refuse_shape
+from .types import Types, common_type, native_type, types_of
 
 __all__ = ["computed", "named_as", "one_library", "owned", "refuse_capture", "strided", "views_of"]
 
@@ -62,6 +63,7 @@ def one_library(operands: Sequence[Any], outs: Sequence[Any] = ()) -> Library:
 def computed(
     operands: Sequence[Any], indices: Sequence[tuple[Index, ...]], result: tuple[Index, ...],
     order: Sequence[Sequence[int]], request: Request, conjugated: Sequence[int] = (),
+    *, scalar: bool = True,
 ) -> Any:  # fmt: skip
     """Contract arrays of one library.
 
@@ -77,6 +79,8 @@ def computed(
         All else that is requested; its `a` and `b` are not looked at.
     conjugated
         Which operands are conjugated first.
+    scalar
+        Whether a new result of no dimensions is a scalar where the library has those.
 
     Raises
     ------
@@ -87,7 +91,9 @@ def computed(
         request = request._replace(out=request.out[0])
     library = one_library(operands, request.results)
     if request.quantize_out is not None:
-        requested = rounded(request, parse_dtype(plain(operands[0]).dtype), len(result))
+        kinds = [native_type(x, f"operand {i}") for i, x in enumerate(operands)]
+        kind = common_type(kinds, promotes=library.promotes or library.opened is not None)
+        requested = rounded(request, kind, len(result))
         found = computed(operands, indices, result, order, requested.request, conjugated)
         refuse_more_results(len(found) - 1 if type(found) is tuple else 0)
         return quantize_opened(library, found, requested.dtype, requested.sharing, request.stream)
@@ -95,22 +101,41 @@ def computed(
         return _through_dlpack(
             library, operands, request, indices, result, order, conjugated
         )  # fmt: skip
-    named = {f"operand {i}": x for i, x in enumerate(operands)}
-    device = one_device({name: device_of(library, x, name) for name, x in named.items()})
-    conjugate = views_of(library).conjugate
-    with _current(library, device, request.stream) as stream:
-        made = _Products(library, device, request._replace(stream=stream))
-        terms = []
-        for i, own in enumerate(indices):
-            x = readable(library, operands[i], f"operand {i}")
-            x = conjugate(x) if i in conjugated else x
-            terms.append(Term(x, named_as(library, x, own), f"operand {i}"))
-        found = made.seen(terms[0], result) if len(terms) == 1 else None
-        if found is None:
-            found = contracted(terms, result, order, made.multiply).array
-    if result or request.out is not None:
+    found = _of_library(library, operands, indices, result, order, request, conjugated)
+    if result or request.out is not None or not scalar:
         return found
     return tuple(map(library.scalar, found)) if type(found) is tuple else library.scalar(found)
+
+
+def _of_library(
+    library: Library, operands: Sequence[Any], indices: Sequence[tuple[Index, ...]],
+    result: tuple[Index, ...], order: Sequence[Sequence[int]], request: Request,
+    conjugated: Sequence[int],
+) -> Any:  # fmt: skip
+    """Contract arrays of a library that are no views of another's."""
+    kinds = [native_type(x, f"operand {i}") for i, x in enumerate(operands)]
+    named = {f"operand {i}": x for i, x in enumerate(operands)}
+    device = one_device({name: device_of(library, x, name) for name, x in named.items()})
+    with _current(library, device, request.stream) as stream:
+        terms: list[Term] = []
+        for (name, operand), own, kind in zip(named.items(), indices, kinds, strict=True):
+            x = readable(library, operand, name)
+            if len(terms) in conjugated:
+                x = views_of(library).conjugate(x)
+            terms.append(Term(x, named_as(library, x, own), name, kind))
+        refuse_shape(request.results, terms, result)
+        if len(terms) == 1 and is_view(terms[0], result, request):
+            return _seen(library, terms[0], result)
+        types = types_of(kinds, request, promotes=library.promotes, on_host=device == HOST)
+        made = _Products(library, device, request._replace(stream=stream), types)
+        return contracted(terms, result, order, made.multiply).array
+
+
+def _seen(library: Library, term: Term, result: tuple[Index, ...]) -> Any:
+    """Return a view of the only operand, of which nothing is summed."""
+    numbers = {index: i for i, index in enumerate(dict.fromkeys(result))}
+    x, own = term.array, [numbers[index] for index in term.named.indices]
+    return views_of(library).einsum(x, own, [*numbers.values()])
 
 
 @contextmanager
@@ -163,34 +188,21 @@ class _Products:
         Of its arrays.
     request
         What is requested.
+    types
+        Its types.
     """
 
     library: Library
     device: Device
     request: Request
-
-    def seen(self, term: Term, result: tuple[Index, ...]) -> Any:
-        """Return a view of the only operand, if nothing else is requested; or None."""
-        if any(x is not None for x in (self.request.out, self.request.dtype, self.request.plan)):
-            return None
-        if {*term.named.indices} != {*result} or self.request.arguments() or self.request.scales():
-            return None
-        extents = extents_of([term.named])
-        steps: dict[Index, int] = {}
-        for index, step in zip(term.named.indices, term.named.view.strides, strict=True):
-            steps[index] = steps.get(index, 0) + step
-        shape = tuple(extents[index] for index in result)
-        view = View(shape, tuple(steps[index] for index in result))
-        return strided(self.library, term.array, view)
+    types: Types
 
     def multiply(self, a: Term, b: Term, result: tuple[Index, ...], last: bool) -> Term:
         """Multiply two terms by one call of `matmul`; see `terms.Multiply`."""
-        a, b = self._alike(a, b), self._alike(b, a)
+        step = self.types.product(self.request, a, b, last=last)
+        a, b = (self._converted(x, to) for x, to in zip((a, b), step.copied, strict=True))
         a, b = self._filled(a, b), self._filled(b, a)
-        request = self.request._replace(a=a.array, b=b.array)
-        if not last:
-            kept = {name: getattr(self.request, name) for name in OF_INTERMEDIATES}
-            request = Request(a.array, b.array, **kept)
+        request = step.request._replace(a=a.array, b=b.array)
         aux = aux_of(request, self.library)
         out = request.results[0] if request.results else None
         free = out is None and (not last or request.epilogue is not None)
@@ -198,7 +210,7 @@ class _Products:
             a.named,
             b.named,
             result,
-            None if out is None else self._view_of(out, a, b, result),
+            None if out is None else named_as(self.library, out, result).view,
             tuple(named_as(self.library, x, (None,) * x.ndim).view for x in aux.values()),
             free=free,
         )
@@ -207,18 +219,22 @@ class _Products:
         views = {name: (aux[name], view) for name, view in zip(aux, form.aux, strict=True)}
         copies = dict(form.copied)
         for term, name, view in ((a, "a", form.a), (b, "b", form.b)):
-            x = self._copied(term.array, copies[name]) if name in copies else term.array
+            x = term.array
+            if name in copies:
+                assert term.dtype is not None
+                x = self._copied(x, copies[name], term.dtype)
             views[name] = x, view
         moved = {name: strided(self.library, x, view) for name, (x, view) in views.items()}
-        found = self._into(request.having(moved), form, out, free=free)
+        found = self._into(request.having(moved), form, out, None if free else step.dtype)
         if last:
             return Term(found, a.named, "the result")
-        return Term(found, named_as(self.library, found, result), "a product", made=True)
+        named = named_as(self.library, found, result)
+        return Term(found, named, "a product", step.dtype, made=True)
 
-    def _into(self, request: Request, form: Contraction, out: Any, *, free: bool) -> Any:
-        """Compute a product whose operands are views already; return the result as requested."""
+    def _into(self, request: Request, form: Contraction, out: Any, dtype: DType | None) -> Any:
+        """Compute a product of views; `dtype` is None for a result that it makes itself."""
         library = self.library
-        if free:
+        if dtype is None:
             found = call(request)
             if type(found) is tuple:
                 return tuple(self._back(x, form) for x in found)
@@ -226,7 +242,6 @@ class _Products:
         if form.made is None:
             call(request.having({"out": strided(library, out, form.d)}))
             return self.request.out
-        dtype = result_type(library, request) if out is None else library.layout(out, "out").dtype
         memory = library.maker(form.made, dtype, self.device)()
         unit = views_of(library).steps(memory)[1]
         call(request._replace(out=memory).having({"out": strided(library, memory, form.d, unit)}))
@@ -237,50 +252,36 @@ class _Products:
         return self.request.out
 
     def _back(self, x: Any, form: Contraction) -> Any:
-        """Return a result with its dimensions in the order that is requested."""
-        return strided(self.library, x, form.back, views_of(self.library).steps(x)[1])
-
-    def _view_of(self, out: Any, a: Term, b: Term, result: tuple[Index, ...]) -> View:
-        """Return the view of the caller's array, which has the result's shape."""
-        extents = extents_of((a.named, b.named), result)
-        shape = tuple(extents[index] for index in result)
-        if tuple(out.shape) != shape:
-            raise ShapeMismatch(
-                f"out has shape {tuple(out.shape)}; the result has shape {shape}: pass such an out"
-            )
-        return named_as(self.library, out, result).view
-
-    def _alike(self, x: Term, other: Term) -> Term:
-        """Return an operand in the wider type of a product that it is multiplied by."""
-        if x.made or not other.made or x.array is None or self._promotes:
+        """Return a new, dense result with its dimensions in the order that is requested."""
+        shape, strides = form.back.shape, form.back.strides
+        order = sorted(range(len(shape)), key=lambda i: -strides[i])
+        x = x.reshape(tuple(shape[i] for i in order))
+        if order == [*range(len(shape))]:
             return x
-        wide = widened(x, other, parse_dtype(x.array.dtype), parse_dtype(other.array.dtype))
-        if wide is None:
+        return views_of(self.library).einsum(x, order, sorted(order))
+
+    def _converted(self, x: Term, dtype: DType | None) -> Term:
+        """Return a term in the type that it is copied to."""
+        if dtype is None:
             return x
         refuse_capture(self.library, self.device)
         extents = View(tuple(x.array.shape), tuple(views_of(self.library).steps(x.array)[0]))
-        copy = self._copied(x.array, extents, wide)
-        return Term(copy, named_as(self.library, copy, x.named.indices), x.name)
-
-    @property
-    def _promotes(self) -> bool:
-        return self.library.promotes and self.device == HOST
+        copy = self._copied(x.array, extents, dtype)
+        return replace(
+            x, array=copy, named=named_as(self.library, copy, x.named.indices), dtype=dtype
+        )
 
     def _filled(self, x: Term, other: Term) -> Term:
         """Return a term with an array: the number one has none yet, and gets the other's type."""
         if x.array is not None:
             return x
         refuse_capture(self.library, self.device)
-        dtype = other.array.dtype
-        native = dtype if getattr(dtype, "isnative", True) else dtype.newbyteorder("=")
-        one = self.library.maker((), parse_dtype(native), self.device)()
+        one = self.library.maker((), other.dtype, self.device)()
         views_of(self.library).assign(one, 1)
-        return Term(one, named_as(self.library, one, ()), x.name)
+        return replace(x, array=one, named=named_as(self.library, one, ()), dtype=other.dtype)
 
-    def _copied(self, x: Any, view: View, dtype: DType | None = None) -> Any:
+    def _copied(self, x: Any, view: View, dtype: DType) -> Any:
         """Return a dense copy of a view of an array's memory."""
-        native = getattr(x.dtype, "isnative", True)
-        kind = parse_dtype(x.dtype if native else x.dtype.newbyteorder("="))
-        copy = self.library.maker(view.shape, dtype or kind, self.device)()
+        copy = self.library.maker(view.shape, dtype, self.device)()
         views_of(self.library).assign(copy, strided(self.library, x, view))
         return copy

@@ -5,25 +5,23 @@ What a product is, the caller says by a function: `products.py` multiplies, `pla
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..arrays.libraries import library_of
 from ..arrays.library import Library
-from ..errors import LibraryMismatch, UnsupportedProblem
+from ..errors import LibraryMismatch, ShapeMismatch, UnsupportedProblem
 from ..problem.contraction import Named, View, extents_of, summed_first
-from ..problem.dtypes import FLOAT8, DType
+from ..problem.dtypes import DType
 from ..problem.subscripts import Index, Subscripts
 from ..runtime.request import Request
-from ..support.arguments import shown
+from ..support.arguments import is_one_of, shown
 
-__all__ = ["OF_INTERMEDIATES", "Term", "aux_of", "contracted", "is_apart", "order_of", "widened"]
+__all__ = ["Term", "aux_of", "contracted", "is_apart", "is_view", "order_of", "refuse_shape"]
 
-#: Options that products of some operands have, too; all others are for the last product.
-OF_INTERMEDIATES = ("precision", "deterministic", "backend", "stream")
 #: What a request has that does not broadcast to its result.
-_WIDENED = (DType.INT8, *FLOAT8)
 _APART = ("a", "b", "out", "alpha", "beta", "scale_d", "scale_a", "scale_b", "amax_out")
 
 
@@ -39,6 +37,8 @@ class Term:
         Its dimensions.
     name
         What it is called.
+    dtype
+        The type of its elements; None of the number one.
     made
         Whether it is a product of others.
     """
@@ -46,6 +46,7 @@ class Term:
     array: Any
     named: Named
     name: str
+    dtype: DType | None = None
     made: bool = False
 
 
@@ -78,17 +79,34 @@ def is_apart(name: str) -> bool:
     return name.partition("[")[0] in _APART
 
 
-def widened(x: Term, other: Term, dtype: DType | None, of_other: DType | None) -> DType | None:
-    """Return the type that an operand is converted to for a product of others; None for its own.
+def is_view(term: Term, result: tuple[Index, ...], request: Request) -> bool:
+    """Whether a contraction of one term is a view of it: nothing is summed, or else requested."""
+    if any(x is not None for x in (request.out, request.dtype, request.plan)):
+        return False
+    same = {*term.named.indices} == {*result}
+    return same and not (request.arguments() or request.scales())
 
-    Products of eight bits are wider, so a third operand of eight bits meets a wider type.
+
+def refuse_shape(outs: Sequence[Any], terms: Sequence[Term], result: tuple[Index, ...]) -> None:
+    """Refuse an array for the result that has another shape.
+
+    Raises
+    ------
+    ShapeMismatch
+        It has; or the extents of an index differ.
     """
-    if dtype is None or of_other is None or x.made or not other.made:
-        return None
-    return of_other if dtype in _WIDENED and of_other not in _WIDENED else None
+    extents = extents_of((x.named for x in terms), result)
+    shape = tuple(map(extents.__getitem__, result))
+    for out in outs[:1]:
+        if tuple(out.shape) != shape:
+            raise ShapeMismatch(
+                f"out has shape {tuple(out.shape)}; the result has shape {shape}: pass such an out"
+            )
 
 
-def order_of(subscripts: Subscripts, text: str, terms: Sequence[Term], optimize: Any) -> list[Any]:
+def order_of(
+    subscripts: Subscripts, text: str, shapes: Sequence[tuple[int, ...]], optimize: Any
+) -> list[tuple[int, ...]]:  # fmt: skip
     """Return the order in which operands are multiplied, as `numpy.einsum_path` has it.
 
     Raises
@@ -96,21 +114,52 @@ def order_of(subscripts: Subscripts, text: str, terms: Sequence[Term], optimize:
     UnsupportedProblem
         `optimize` is no order, and none of its names for one.
     """
-    if len(terms) < 3:
-        return [tuple(range(len(terms)))]
-    import numpy as np
-
     if optimize is True or optimize is None:
         optimize = "greedy"
-    extents_of(x.named for x in terms)  # says what is wrong with them
-    like = [np.broadcast_to(np.empty(()), x.named.view.shape) for x in terms]
-    try:
-        return list(np.einsum_path(text, *like, optimize=optimize)[0][1:])
-    except (TypeError, ValueError, KeyError, IndexError) as error:
+    whole = [tuple(range(len(shapes)))]
+    if optimize is False:
+        return whole
+    name, *rest = optimize if isinstance(optimize, list | tuple) and optimize else (optimize,)
+    if isinstance(optimize, list | tuple) and is_one_of(name, ("einsum_path",)):
+        order = _path(rest, len(shapes))
+        if order is not None:
+            return order
+    limit = not rest or (len(rest) == 1 and type(rest[0]) in (int, float))
+    if not is_one_of(name, ("greedy", "optimal")) or not limit:
         raise UnsupportedProblem(
-            f'optimize={shown(optimize)} is no order of the operands ({error}); use "greedy", '
+            f'optimize={shown(optimize)} is no order of {len(shapes)} operands; use "greedy", '
             '"optimal", False, or a path of numpy.einsum_path'
-        ) from error
+        )
+    if len(shapes) < 3:
+        return whole
+    import numpy as np
+
+    extents_of(_without_memory(subscripts, shapes))  # says what is wrong with them
+    like = [np.broadcast_to(np.empty(()), shape) for shape in shapes]
+    return list(np.einsum_path(text, *like, optimize=optimize)[0][1:])
+
+
+def _without_memory(subscripts: Subscripts, shapes: Sequence[tuple[int, ...]]) -> list[Named]:
+    return [
+        Named(own, View(shape, (0,) * len(shape)))
+        for own, shape in zip(subscripts.operands, shapes, strict=True)
+    ]
+
+
+def _path(steps: Sequence[Any], count: int) -> list[tuple[int, ...]] | None:
+    """Return the steps of a path that leave one of `count` operands; None if others do not."""
+    order = []
+    for step in steps:
+        try:
+            chosen = tuple(map(operator.index, step))
+        except TypeError:
+            return None
+        fits = all(0 <= i < count for i in chosen) and len({*chosen}) == len(chosen)
+        if not chosen or not fits:
+            return None
+        count -= len(chosen) - 1
+        order.append(chosen)
+    return order if count == 1 else None
 
 
 def contracted(
@@ -120,8 +169,7 @@ def contracted(
     """Multiply terms in an order, and sum over what the result does not have."""
     left = list(terms)
     for step in order:
-        chosen = sorted({int(i) for i in step}, reverse=True)
-        some = [left.pop(i) for i in chosen][::-1]
+        some = [left.pop(i) for i in sorted(step, reverse=True)][::-1]
         first, *others = some
         for i, second in enumerate(others, 1):
             rest = (*others[i:], *left)

@@ -169,7 +169,7 @@ def summed_first(a: Named, b: Named, result: tuple[Index, ...]) -> tuple[str, tu
     of_a, of_b = _steps(a, extents), _steps(b, extents)
     summed = [i for i in extents if i not in result and extents[i] != 1]
     dims = _merged(_Dim(extents[i], (of_a.get(i, 0), of_b.get(i, 0)), (i,)) for i in summed)
-    if len(dims) < 2:
+    if len(dims) < 2 or any(extents[i] == 0 for i in summed):
         return "", ()
     for name, other in (("a", of_b), ("b", of_a)):
         alone = tuple(i for i in summed if i not in other)
@@ -351,6 +351,8 @@ def _with(
     a: Steps = x.dense(orders[0], operands[0].unit) if copy_a else x.a
     b: Steps = x.dense(orders[1], operands[1].unit) if copy_b else x.b
     depth = x.dims(summed, a, b)
+    if 0 in x.shape(summed):
+        depth = [_Dim(0, (0, 0))]  # a sum of nothing, over whichever dimensions
     if len(depth) > 1:
         return None
     (of_a, of_b, of_d, *aux), launches = _views(x, (a, b, d, *x.aux), (stack, rows, columns), depth)
@@ -389,9 +391,12 @@ def _views(
     row, column = main
     depth = summed[0] if summed else _Dim(1, (0, 0))
 
+    def extent_in(i: int, dim: _Dim) -> int:  # 1 where an auxiliary array does not move
+        return dim.extent if dim.steps[i] or not dim.extent else 1
+
     def stacked(i: int, *matrix: tuple[int, int]) -> View:
         whole = [
-            (dim.extent if (in_a, in_b, True)[min(i, 2)] and (i < 3 or dim.steps[i]) else 1, dim)
+            (extent_in(i, dim) if i > 2 else dim.extent if (in_a, in_b, True)[i] else 1, dim)
             for dim, in_a, in_b in dims
         ]
         shape = (*(extent for extent, _ in whole), *(extent for extent, _ in matrix))
@@ -404,7 +409,7 @@ def _views(
         stacked(2, (row.extent, row.steps[2]), (column.extent, column.steps[2])),
     ]
     for i in range(3, len(arrays)):
-        pair = [(dim.extent if dim.steps[i] else 1, dim.steps[i]) for dim in (row, column)]
+        pair = [(extent_in(i, dim), dim.steps[i]) for dim in (row, column)]
         views.append(stacked(i, *pair))
     outer = dims[: max(len(dims) - _DIMS_OF_LAUNCH, 0)]
     return tuple(views), prod(dim.extent for dim, _, _ in outer)

@@ -35,7 +35,6 @@ __all__ = [
     "device_of",
     "is_complex",
     "plain",
-    "result_type",
     "shared_device",
 ]
 
@@ -63,23 +62,6 @@ def shared_device(devices: Mapping[str, Device]) -> Device:
         if own != device:
             raise DeviceMismatch(f"{name} is on {own} and a is on {device}; move it")
     return device
-
-
-def result_type(library: Library, request: Request) -> DType:
-    """Return the type of the new array that a request without `out` gives.
-
-    Raises
-    ------
-    UnigemmError
-        See `unigemm.matmul`; not all that is wrong is found here.
-    """
-    named = {"a": request.a, "b": request.b}
-    hosts = {name: host_view(library, x, name) for name, x in named.items()}
-    on_host = device_of(library, request.a, "a") == HOST
-    return _of_host(request, hosts, promotes=library.promotes) or _of_kernels(
-        request, *(library.layout(x, name) for name, x in named.items()), on_host=on_host,
-        promotes=library.promotes,
-    )  # fmt: skip
 
 
 def is_complex(library: Library, request: Request) -> bool:
@@ -152,12 +134,27 @@ def complex_type(request: Request, a: Described, b: Described, *, promotes: bool
     return found
 
 
-def described_type(request: Request, *, on_host: bool) -> DType:
-    """Return `result_type` of a request whose `a` and `b` are described by an `ArraySpec`."""
+def described_type(request: Request, *, on_host: bool, promotes: bool) -> DType:
+    """Return the type of the new array that a request without `out` gives.
+
+    Parameters
+    ----------
+    request
+        The call; `a` and `b` are described by an `ArraySpec`.
+    on_host
+        Whether they are in host memory.
+    promotes
+        Whether their library converts mixed types.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.matmul`; not all that is wrong is found here.
+    """
     a, b = (x.layout for x in (request.a, request.b) if isinstance(x, ArraySpec))
     hosts = {"a": HostArray.of(a), "b": HostArray.of(b)}
-    found = _of_host(request, hosts, promotes=True) if on_host else None
-    return found or _of_kernels(request, a, b, on_host=on_host, promotes=True)
+    found = _of_host(request, hosts, promotes=promotes) if on_host else None
+    return found or _of_kernels(request, a, b, on_host=on_host, promotes=promotes)
 
 
 def _of_host(
