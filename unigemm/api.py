@@ -451,12 +451,10 @@ def plan(
     'cute_wgmma'
     """
     request = Request(
-        a, b, out, dtype=dtype, precision=precision,
-        deterministic=truth(deterministic, "deterministic"),
-        batch_invariant=truth(batch_invariant, "batch_invariant"), backend=backend,
-        scale_a=scale_a, scale_b=scale_b, offsets=offsets, rows=rows, rest=rest,
-        operation="matmul" if offsets is None and rows is None else "grouped",
-        quantize_out=quantize_out, **epilogue_options,
+        a, b, out, dtype=dtype, precision=precision, deterministic=deterministic,
+        batch_invariant=batch_invariant, backend=backend, scale_a=scale_a, scale_b=scale_b,
+        offsets=offsets, rows=rows, rest=rest, quantize_out=quantize_out,
+        operation="matmul" if offsets is None and rows is None else "grouped", **epilogue_options,
     )  # fmt: skip
     keep, tuned = whole_number(keep, "keep", 0), truth(tuned, "tuned")
     return plan_request(request, target, scaled=truth(scaled, "scaled"), keep=keep, tuned=tuned)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import random
 import weakref
 
 import numpy as np
@@ -139,6 +140,47 @@ def test_numbers_may_change_and_stay_where_they_are_left_out():
     np.testing.assert_array_equal(function(A, B, alpha=-1.0), 1 - A @ B)
     np.testing.assert_array_equal(function(A, B, alpha=-1.0, bias=3), 3 - A @ B)
     np.testing.assert_array_equal(function(A, B), 2 * (A @ B) + 1)
+
+
+def terms_of(acc, s=1.0, t=0.0):
+    return acc * s + t
+
+
+@pytest.mark.parametrize("make", [numpy_array, torch_tensor, jax_array])
+def test_numbers_stay_where_they_are_left_out_and_nothing_is_taken_for_none(make):
+    draw = random.Random(69)
+    a, b = make(A), make(B)
+
+    def term(array):
+        return draw.choice([0, 1, 2.0, -3, make(array)])
+
+    for _ in range(40):
+        function = draw.random() < 0.5
+        names = draw.sample(["s", "t"] if function else ["alpha", "beta", "bias", "scale_d"], 2)
+        given = {name: term({"bias": ROW, "t": ROW}.get(name, ROW[2:3])) for name in names}
+        given |= {"c": make(C)} if "beta" in given else {}
+        arrays = {name: x for name, x in given.items() if hasattr(x, "shape")}
+        numbers = {name: x for name, x in given.items() if name not in arrays}
+        changed = {name: x and 2 * x for name, x in numbers.items() if draw.random() < 0.5}
+
+        def passed(terms, function=function):
+            return {"epilogue_args": terms} if function else terms
+
+        more = {"epilogue": terms_of} if function else {}
+        prepared = unigemm.prepare(a, b, **more, **passed(given))
+        if draw.random() < 0.5:
+            prepared = pickle.loads(pickle.dumps(prepared))
+        for own in (arrays, arrays | changed, given):
+            kept = passed(own) if own else {}
+            expected = unigemm.matmul(a, b, **more, **passed(given | own))
+            np.testing.assert_array_equal(plain(prepared(a, b, **kept)), plain(expected))
+        for name in given:
+            wrong = passed(arrays | {name: None})
+            with pytest.raises(UnsupportedProblem, match=name):
+                prepared(a, b, **wrong)
+        if function:
+            with pytest.raises(UnsupportedProblem, match="epilogue_args"):
+                prepared(a, b, epilogue_args=None)
 
 
 def test_dimensions_may_be_named_and_types_mixed():

@@ -8,6 +8,7 @@ This module never imports a library first. Each has a module of its own here (`n
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import LibraryMismatch, UnsupportedProblem
@@ -40,22 +41,21 @@ def library_of(x: Any, name: str) -> Library:
     return library
 
 
-def one_library(a: Any, b: Any, out: Any = None) -> Library:
-    """Return the library that all the arrays of a call belong to.
+def one_library(named: Mapping[str, Any]) -> Library:
+    """Return the library that arrays belong to, by name.
 
     Raises
     ------
     LibraryMismatch
         The arrays belong to different libraries, or one is no array.
     """
-    named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
     libraries = {name: library_of(x, name) for name, x in named.items()}
     if len(set(libraries.values())) > 1:
         kinds = ", ".join(f"{name} is {library.noun}" for name, library in libraries.items())
         raise LibraryMismatch(
             f"{kinds}; pass arrays of one library (from_dlpack converts without a copy)"
         )
-    return libraries["a"]
+    return next(iter(libraries.values()))
 
 
 def as_array(x: Any, name: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,6 @@ from ..arrays.operands import HOST, Device, Operand, parse_dtype
 from ..errors import (
     BackendWarning,
     CacheError,
-    DeviceMismatch,
     UnigemmError,
     UnsupportedProblem,
 )
@@ -28,53 +27,33 @@ from ..planning import tuned_plans as tuning
 from ..planning.backend import Launcher
 from ..planning.explanation import estimate
 from ..planning.plan import Plan
-from ..planning.select import _failed, _named, _planner, plan_gemm, target_of
+from ..planning.select import _failed, _planner, plan_gemm, target_of
 from ..planning.target import CPU, Target
 from ..planning.validation import checked, on_device, typed
 from ..problem.canonical import Gemm, Layout
 from ..problem.dtypes import EXACT
 from ..problem.grouped import Form
-from ..problem.overlap import refuse_self_overlap
 from ..support.log import LOG, attach, is_info, watch
 from .bound import Arrays, Bound, called, refuse_shared, taking, zeroed
-from .conversion import with_conversion
-from .epilogue_arguments import TracedEpilogue, traced_epilogue
+from .checked_call import CheckedCall, checked_call
 from .first_call import measured
-from .grouped import ENDS, checking, requested_form
-from .host import host_product, with_elements
+from .grouped import ENDS, checking
+from .host import host_product, refuse_other_backends, with_elements
 from .loader import _digest, _each_launch, _launcher, _loaded, _loading
 from .numpy_matmul import HostProduct
-from .options import Options, _fit, blaming, check_options, describe, stated, with_named_backend
+from .options import Options, _fit, blaming, describe, stated, with_named_backend
 from .quantized_results import (
     SCALES,
     leaves_scales,
-    refuse_more_results,
     scales_layout,
     scales_of_nothing,
     second_pass,
-    with_quantized_results,
-    with_second_pass,
 )
 from .request import Request
 from .result_type import shared_device
-from .scale_arguments import Scales, scales_of
+from .scale_arguments import Scales
 
 __all__ = ["bind", "forget", "replan"]
-
-
-@dataclass
-class _Seen:
-    """The arrays of a call that is bound, as they were when they were first looked at."""
-
-    library: Library
-    operands: dict[str, Operand] = field(default_factory=dict)
-    before: list[tuple[str, Any, int, Hashable]] = field(default_factory=list)
-
-    def __call__(self, x: Any, name: str) -> Operand:
-        """Return an array as an operand."""
-        self.operands[name] = self.library.operand(x, called(name))
-        self.before.append((called(name), x, *self.library.read(x)))
-        return self.operands[name]
 
 
 def bind(library: Library, request: Request) -> Bound:
@@ -86,37 +65,21 @@ def bind(library: Library, request: Request) -> Bound:
         See `unigemm.matmul`.
     """
     attach()
-    see = _Seen(library)
-    arguments = request.arguments()
-    form = requested_form(request, see)
-    scales = scales_of(
-        request.scales(), see, lambda name: library.operand(getattr(request, name), name), form
-    )
-    arguments |= request.given(scales.in_epilogue)
-    options = Options.of(request, scales, form)
-    of_scales = see.operands.copy()  # and the ends of groups
-    see.operands.clear()
-    if options.quantize_out is not None:  # of other calls NumPy may multiply what no kernel reads
-        first = request.operands(library)
-        kinds = {name: x.dtype for name, x in first.items()}
-        options = with_quantized_results(options, kinds, len(request.results))
-        vector, on_host = len(first["b"].shape) == 1, first["a"].device == HOST
-        options = with_second_pass(options, arguments, on_host=on_host, vector=vector)
-    if arguments or host_view(library, request.a, "a") is None:  # else NumPy converts
-        first = request.operands(library)
-        options = with_conversion(
-            first, options, has_epilogue=bool(arguments), promotes=library.promotes
-        )
-    traced = None
-    in_place = False
-    if arguments or options.quantize_out is not None:
-        traced, in_place = _traced(request, arguments, options, see)
-        refuse_changed(library, see.before)
-        options = replace(options, epilogue=traced.epilogue, aux=traced.layouts)
+    before: list[tuple[str, Any, int, Hashable]] = []
+
+    def look(x: Any, name: str) -> Operand:
+        found = library.operand(x, called(name))
+        before.append((called(name), x, *library.read(x)))
+        return found
+
+    on_host = host_view(library, request.a, "a") is not None
+    checked = checked_call(request, look, on_host=on_host, promotes=library.promotes)
+    options, traced = checked.options, checked.traced
+    if traced is None:
+        before += _read(library, request)
     else:
-        see.before += _read(library, request)
+        refuse_changed(library, before)
     later = measured(library, request, options, traced)
-    check_options(options)
     hosts = {name: host_view(library, x, name) for name, x in request.multiplied.items()}
     requested, options = options, with_named_backend(options)
     if options.casting is not None and not library.promotes:
@@ -127,10 +90,10 @@ def bind(library: Library, request: Request) -> Bound:
         with blaming(requested, options):
             bound = _bind_host(library, product, options)
     else:
-        operands = request.operands(library) | see.operands | of_scales
+        operands = request.operands(library) | checked.arrays
         operands = {name: operands[name] for name in request.arrays()}  # in the order of `known`
-        bound = _bound(library, operands, requested, options, traced, scales, in_place=in_place)
-    refuse_changed(library, see.before)
+        bound = _bound(library, operands, requested, options, checked)
+    refuse_changed(library, before)
     return replace(bound, kept=False) if later else bound
 
 
@@ -144,7 +107,7 @@ def _read(library: Library, request: Request) -> list[tuple[str, Any, int, Hasha
 
 def _bound(
     library: Library, operands: dict[str, Operand], requested: Options, options: Options,
-    traced: TracedEpilogue | None, scales: Scales, *, in_place: bool,
+    checked: CheckedCall,
 ) -> Bound:  # fmt: skip
     """Bind what kernels compute.
 
@@ -154,9 +117,10 @@ def _bound(
         All arrays by name, as `Arrays` has them.
     requested, options
         The call's, before and after ``UNIGEMM_BACKEND`` was read.
-    traced, scales, in_place
+    checked
         What is computed of the product.
     """
+    traced, scales = checked.traced, checked.scales
     if options.blocks:
         named = {name: operands[name] for name in ("a", "b", "out") if name in operands}
         operands |= {name: with_elements(x, options) for name, x in named.items()}
@@ -165,7 +129,7 @@ def _bound(
     layout = describe(x, y, z, options, on_host=device == HOST)
     if z is not None and z.readonly:
         raise UnsupportedProblem("out is read-only; pass an array that may be written")
-    arrays = Arrays.of(operands, in_place=in_place)
+    arrays = Arrays.of(operands, in_place=checked.in_place)
     quantized = None
     if options.quantize_out is not None:
         quantized = scales_layout(operands.get(SCALES), layout.shape, options.quantize_out)
@@ -268,65 +232,6 @@ def _planned_launch(
         return plan, _launcher(plan, gemm, index)
 
 
-def _traced(
-    request: Request, given: Mapping[str, Any], options: Options, see: _Seen
-) -> tuple[TracedEpilogue, bool]:
-    """Return the epilogue of a call, and whether it adds to `out` in place."""
-    arrays = request.arrays()
-    x, y = see(request.a, "a"), see(request.b, "b")
-    z = see(arrays["out"], "out") if "out" in arrays else None
-    c = arrays.get("c")
-    in_place = c is not None and z is not None and see.library.operand(c, "c") == z
-    quantizes = options.quantize_out is not None
-    traced_for = partial(
-        traced_epilogue, given, x.layout, y.layout, None if z is None else z.layout, see, options,
-        on_host=x.device == HOST, in_place=in_place,
-        scales=see(arrays[SCALES], SCALES) if quantizes and SCALES in arrays else None,
-    )  # fmt: skip
-    traced = traced_for()
-    planned = options.plan.problem.epilogue if isinstance(options.plan, Plan) else None
-    if planned is not None and planned.steps != traced.epilogue.steps:
-        traced = traced_for(for_any=True)  # a plan for any numbers has no terms left out
-    for name, operand in see.operands.items():
-        if operand.device != x.device:
-            raise DeviceMismatch(f"{name} is on {operand.device} and a is on {x.device}; move it")
-    if not quantizes:
-        traced = _with_outputs(traced, request.results[1:], see, z, options.form)
-    elif options.behind:
-        refuse_more_results(traced.returned)
-    return traced, in_place and traced.spares_out
-
-
-def _with_outputs(
-    traced: TracedEpilogue, more_out: tuple[Any, ...], see: Callable[[Any, str], Operand],
-    out: Operand | None, form: Form | None,
-) -> TracedEpilogue:  # fmt: skip
-    """Return an epilogue whose further results are the caller's arrays, if these are given."""
-    if not more_out and not (traced.returned and out is not None):
-        return traced
-    if len(more_out) != traced.returned:
-        raise UnsupportedProblem(
-            f"the epilogue returns {1 + traced.returned} arrays and out has {1 + len(more_out)}; "
-            "pass a tuple of one for each, or leave out="
-        )
-    layouts = dict(zip(traced.names, traced.layouts, strict=True))
-    for i, each in enumerate(more_out, 1):
-        name = f"result {i}"
-        seen = see(each, name)
-        mine = layouts[name]
-        shape = mine.shape if form is None else form.shape
-        if seen.shape != shape or seen.dtype != mine.dtype:
-            raise UnsupportedProblem(
-                f"out[{i}] is {seen.dtype} of shape {seen.shape}; pass {mine.dtype} of shape "
-                f"{shape}"
-            )
-        if seen.readonly:
-            raise UnsupportedProblem(f"out[{i}] is read-only; pass an array that may be written")
-        refuse_self_overlap(f"out[{i}]", seen.shape, seen.strides)
-        layouts[name] = seen.layout if form is None else form.laid(seen.layout)
-    return replace(traced, layouts=tuple(layouts.values()))
-
-
 def _log_pick(plan: Plan, took: object, by: tuple[str, ...]) -> None:
     """Log what was chosen for a call, and why."""
     if not is_info():
@@ -382,12 +287,7 @@ def _bind_host(library: Library, product: HostProduct, options: Options) -> Boun
     """Bind a product that a library's own matmul computes."""
     import numpy as np
 
-    if options.backend not in ("auto", "numpy"):
-        _named(options.backend, CPU, usable=True)
-        raise UnsupportedProblem(
-            f"NumPy's own matmul multiplies {product.loop[0]}, and backend {options.backend!r} "
-            "does not; leave backend= out"
-        )
+    refuse_other_backends(product, options.backend)
     out, dtype = product.out, product.dtype
     if out is not None and out.readonly:
         raise UnsupportedProblem("out is read-only; pass an array that may be written")

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arrays.array_spec import ArraySpec
 from ..arrays.library import Library, is_written
-from ..arrays.operands import HOST
+from ..arrays.operands import HOST, Device
 from ..problem.overlap import refuse_self_overlap
 from ..support.log import LOG
 from .bound import Copy, Instead, called
@@ -18,7 +19,7 @@ from .instead import Replaced, refuse_capture, views_of
 from .request import Request
 from .result_type import device_of, plain
 
-__all__ = ["readable", "with_copied_bytes"]
+__all__ = ["copied", "odd_arrays", "readable", "with_copied_bytes"]
 
 
 def readable(library: Library, x: Any, name: str) -> Any:
@@ -27,13 +28,35 @@ def readable(library: Library, x: Any, name: str) -> Any:
     Arrays in host memory are always returned themselves: NumPy's functions read any.
     """
     raw = library.as_bytes(x, name)
-    if raw is None or raw.device == HOST:
-        return x
+    return x if raw is None or raw.device == HOST else copied(library, x, name, raw.device)
+
+
+def copied(library: Library, x: Any, name: str, device: Device) -> Any:
+    """Return a dense copy of an array whose elements kernels cannot read; its device is current."""
     own = library.layout(x, name)
-    refuse_capture(library, raw.device)
-    copy = library.maker(own.shape, own.dtype, raw.device)()
+    refuse_capture(library, device)
+    copy = library.maker(own.shape, own.dtype, device)()
     views_of(library).move(copy, x)
     return copy
+
+
+def odd_arrays(library: Library, request: Request, *, on_host: bool) -> dict[str, Any]:
+    """Return the arrays of a call that are to be copied since kernels cannot read them, by name.
+
+    Raises
+    ------
+    UnigemmError
+        An auxiliary array that is written is such a one.
+    """
+    more = request.has_epilogue or request.scales() or request.operation != "matmul"
+    if on_host and not more:
+        return {}
+    real = {n: plain(x) for n, x in request.arrays().items() if not isinstance(x, ArraySpec)}
+    odd = {n: x for n, x in real.items() if library.as_bytes(x, called(n)) is not None}
+    for name, x in odd.items():
+        if is_written(name) and name != "out":
+            library.operand(x, called(name))  # says what is wrong with it
+    return odd
 
 
 def with_copied_bytes(library: Library, request: Request) -> Replaced | None:
@@ -44,17 +67,11 @@ def with_copied_bytes(library: Library, request: Request) -> Replaced | None:
     UnigemmError
         An auxiliary array that is written is such a one, or see `unigemm.matmul`.
     """
-    named = {name: plain(x) for name, x in request.arrays().items()}
-    odd = [name for name, x in named.items() if library.as_bytes(x, called(name)) is not None]
+    device = device_of(library, plain(request.a), "a")
+    odd = odd_arrays(library, request, on_host=device == HOST)
     if not odd:
         return None
-    device = device_of(library, named["a"], "a")
-    more = request.has_epilogue or request.scales() or request.operation != "matmul"
-    if device == HOST and not more:
-        return None
-    for name in odd:
-        if is_written(name) and name != "out":
-            library.operand(named[name], called(name))  # says what is wrong with it
+    named = {name: plain(x) for name, x in request.arrays().items()}
     if "out" in odd:
         _refuse_self_overlap(library, named["out"])
     move = views_of(library).move

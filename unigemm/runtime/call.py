@@ -8,23 +8,21 @@ from math import prod
 from typing import Any
 
 from ..arrays.axes import along_axes
-from ..arrays.libraries import as_array, library_of, one_library
 from ..arrays.library import KNOWN, Library
 from ..arrays.operands import Device, stream_handle
-from ..errors import LibraryMismatch, UnsupportedProblem
+from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
 from ..support.arguments import factor, refuse_fractions
 from .bind import bind
-from .bind_any import bind_any
-from .bound import Bound, called, is_shared, keep, store
-from .empty import with_one
-from .grouped import ENDS
+from .bind_any import bind_call
+from .bound import Bound, is_shared, keep, store
+from .checked_call import library_of_call, whole
 from .host import launch_apart
 from .instead import compute_instead, is_captured, owned, refuse_capture, views_of
 from .request import Request, known, taken
 from .result_type import is_complex, plain
 
-__all__ = ["call", "compute", "if_known", "opened", "run", "whole"]
+__all__ = ["call", "compute", "if_known", "opened", "run"]
 
 
 def call(request: Request) -> Any:
@@ -108,50 +106,27 @@ def _first(request: Request) -> Any:
     with opened(request) as (library, views, back):
         if views is not request:
             return back(call(views))
-        if isinstance(request.a, HostView) and is_complex(library, request):
+        if isinstance(request.a, HostView) and is_complex(request, on_host=True):
             found = call(request.having({n: native(x) for n, x in request.arrays().items()}))
             return request.out if request.out is not None else owned(found)
-    more = request.operation == "grouped" or request.has_epilogue
-    if more and library.layout(plain(request.a), "a").shape[-1:] == (0,):
-        request = with_one(library, request)
-        bound = bind_any(library, request)
-    else:
-        bound = _bound(library, request)
-    return _run(library, bound, request)
+    return _run(library, *_bound(library, request))
 
 
-def _bound(library: Library, request: Request) -> Bound:
-    """Return what a call is bound to, by its key where its kind is known."""
+def _bound(library: Library, request: Request) -> tuple[Bound, Request]:
+    """Return what a call is bound to, by its key where its kind is known, and what computes it."""
     key: Hashable = None
     bound: Bound | None = None
     with suppress(Exception):  # something is wrong with an argument: `bind` says what
         found = known(library, *request.parts[:3])[0]
         bound, key = library.table.get(found), found
     if bound is None:
-        bound = bind_any(library, request)
+        bound, request = bind_call(library, request)
         if key is not None and bound.kept:
             store(library.table, key, bound)
     else:
         for name, x in request.arrays().items():
             library.seen(plain(x), name)  # refuses what a mode of the library forbids
-    return bound
-
-
-def whole(request: Request) -> Request:
-    """Return a request with its arrays in the one form that each has."""
-    a, b, out = as_array(request.a, "a"), as_array(request.b, "b"), request.out
-    if type(out) is tuple and len(out) == 1:  # as NumPy's ufuncs take it
-        out = out[0]
-    more = request.epilogue_args
-    if isinstance(more, dict):  # which the function may change
-        more = dict(more)
-    request = request._replace(a=a, b=b, out=out, epilogue_args=more)
-    if request.operation == "matmul":
-        return request
-    ends = {name: getattr(request, name) for name in ENDS}
-    return request._replace(
-        **{name: as_array(x, name) for name, x in ends.items() if x is not None}
-    )
+    return bound, request
 
 
 @contextmanager
@@ -163,12 +138,7 @@ def opened(request: Request) -> Iterator[tuple[Library, Request, Callable[[Any],
     LibraryMismatch
         The arrays are of several libraries.
     """
-    library = one_library(request.a, request.b, *request.results[:1])
-    for name, x in request.arrays().items():
-        if library_of(x, called(name)) is not library:
-            raise LibraryMismatch(
-                f"{called(name)} is a {type(x).__name__}, of another library than a; convert it"
-            )
+    library = library_of_call(request.arrays())
     if request.axes is not None:
         moved, back = along_axes(library, request.arrays(), request.axes)
         yield library, request.having(moved)._replace(axes=None), back

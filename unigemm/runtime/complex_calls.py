@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..arrays.array_spec import ArraySpec
 from ..arrays.library import Library
-from ..arrays.operands import compact_strides, parse_dtype
+from ..arrays.operands import Operand, compact_strides, parse_dtype
 from ..errors import ShapeMismatch, UnsupportedDtype, UnsupportedProblem
 from ..problem.canonical import Layout, result_shape
 from ..problem.complex_form import ComplexForm, complex_form, dense_steps
@@ -16,10 +17,12 @@ from ..support.arguments import shown
 from .bound import Copy, Instead
 from .instead import Replaced, strided, views_of
 from .request import Request
-from .result_type import complex_type, conjugated, described, plain
+from .result_type import complex_type, conjugated, plain
 
 __all__ = ["TERMS", "real_call", "real_description", "refuse_options"]
 
+#: Returns an array as it is seen; its second argument is the array's name in the call.
+Look = Callable[[Any, str], Operand | Layout]
 #: What a request may have besides a product whose parts are computed apart.
 TERMS = ("alpha", "beta", "c", "bias")
 
@@ -43,17 +46,15 @@ def real_call(library: Library, request: Request) -> Replaced:
     seen = {name: plain(x) if name in ("a", "b") else x for name, x in named.items()}
     layouts = {name: library.operand(x, name).layout for name, x in seen.items()}
     device = library.operand(seen["a"], "a").device
-    dtype = complex_type(request, layouts["a"], layouts["b"], promotes=library.promotes)
-    refuse_options(request)
-    shape = _shape(layouts)
-    d = layouts.get("out") or Layout(shape, compact_strides(shape), dtype)
-    aux = [name for name in ("c", "bias") if name in named]
+    dtype, d, aux = _result_of(request, layouts, promotes=library.promotes)
+    shape = d.shape
     made = _Made(library, device, list(dict.fromkeys(("a", "b", "out", *named))), named)
     for name in "ab":
         if conjugated(named[name]):
             layouts[name] = made.copied(name, layouts[name], layouts[name].dtype)
     for name in aux:
-        layouts[name] = _as_complex(made, name, layouts[name], dtype)
+        if layouts[name].dtype not in COMPLEX:
+            layouts[name] = made.copied(name, layouts[name], dtype)
     form = complex_form(layouts["a"], layouts["b"], d, [layouts[name] for name in aux])
     made.expanded(form)
     for name, copy in form.form.copied:
@@ -158,21 +159,23 @@ def _back(library: Library, form: ComplexForm) -> Any:
     return back
 
 
-def _shape(layouts: dict[str, Layout]) -> tuple[int, ...]:
+def _result_of(
+    request: Request, layouts: Mapping[str, Layout], *, promotes: bool
+) -> tuple[DType, Layout, list[str]]:
+    """Check a complex product; return its type, the result's layout, and what is added to it."""
+    dtype = complex_type(request, layouts["a"], layouts["b"], promotes=promotes)
+    refuse_options(request)
     shape = result_shape(layouts["a"].shape, layouts["b"].shape)
     out = layouts.get("out")
     if out is not None and out.shape != shape:
         raise ShapeMismatch(f"out has shape {out.shape}; the product has shape {shape}")
-    return shape
-
-
-def _as_complex(made: _Made, name: str, layout: Layout, dtype: DType) -> Layout:
-    """Return the layout of what is added, as complex numbers."""
-    if layout.dtype in COMPLEX:
-        return layout
-    if layout.dtype not in CONVERTED:
-        raise UnsupportedDtype(f"{layout.dtype} is not added to complex products; convert it")
-    return made.copied(name, layout, dtype)
+    aux = [name for name in ("c", "bias") if name in layouts]
+    for name in aux:
+        if layouts[name].dtype not in (*COMPLEX, *CONVERTED):
+            raise UnsupportedDtype(
+                f"{layouts[name].dtype} is not added to complex products; convert it"
+            )
+    return dtype, out or Layout(shape, compact_strides(shape), dtype), aux
 
 
 def refuse_options(request: Request) -> None:
@@ -193,20 +196,16 @@ def refuse_options(request: Request) -> None:
         raise UnsupportedProblem("scales are for float8 and these are complex; use alpha")
 
 
-def real_description(request: Request) -> Request:
-    """Return the description of the real call of a complex one; its arrays may be described too.
+def real_description(request: Request, look: Look, *, promotes: bool) -> Request:
+    """Return the description of the real call of a complex one, whose arrays `look` views.
 
     Raises
     ------
     UnigemmError
         See `unigemm.plan`.
     """
-    named = {name: described(plain(x), name) for name, x in request.arrays().items()}
-    dtype = complex_type(request, named["a"], named["b"], promotes=True)
-    refuse_options(request)
-    shape = _shape(named)
-    d = named.get("out") or Layout(shape, compact_strides(shape), dtype)
-    aux: list[str] = [name for name in ("c", "bias") if name in named]
+    named = {name: look(x, name).layout for name, x in request.arrays().items()}
+    dtype, d, aux = _result_of(request, named, promotes=promotes)
     for name in aux:
         if named[name].dtype not in COMPLEX:
             named[name] = Layout(named[name].shape, dense_steps(named[name].shape), dtype)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..arrays.library import Library
-from ..arrays.operands import parse_dtype
+from ..arrays.operands import compact_strides, parse_dtype
 from ..errors import UnsupportedDtype
 from ..problem.canonical import Layout, result_shape
 from ..problem.dtypes import COMPLEX, CONVERTED, DType
@@ -43,8 +43,10 @@ def is_complex_number(x: Any) -> bool:
     return isinstance(x, numbers.Complex) and not isinstance(x, numbers.Real)
 
 
-def without_terms(request: Request, layouts: Mapping[str, Layout]) -> Request:
-    """Return the request of the plain product of one with complex terms, which are checked.
+def without_terms(
+    request: Request, layouts: Mapping[str, Layout], *, promotes: bool
+) -> tuple[Request, Layout]:
+    """Return the plain product of a request with complex terms, which are checked, and its layout.
 
     Raises
     ------
@@ -66,7 +68,10 @@ def without_terms(request: Request, layouts: Mapping[str, Layout]) -> Request:
     real = {name: 2.0 if is_complex_number(x) else x for name, x in given.items()}
     traced_epilogue(real, layouts["a"], layouts["b"], None, as_real, Options(), on_host=False)
     nothing: dict[str, Any] = dict.fromkeys(TERMS)
-    return request._replace(**nothing)
+    product = request._replace(**nothing)
+    dtype = complex_type(product, layouts["a"], layouts["b"], promotes=promotes)
+    shape = result_shape(layouts["a"].shape, layouts["b"].shape)
+    return product, Layout(shape, compact_strides(shape), dtype)
 
 
 def with_terms_apart(library: Library, request: Request) -> Replaced | None:
@@ -81,10 +86,8 @@ def with_terms_apart(library: Library, request: Request) -> Replaced | None:
     if not has_complex_terms(request, named):
         return None
     layouts = {name: library.layout(x, name) for name, x in named.items()}
-    product = without_terms(request, layouts)
-    dtype = complex_type(product, layouts["a"], layouts["b"], promotes=library.promotes)
-    shape = result_shape(layouts["a"].shape, layouts["b"].shape)
-    make = library.maker(shape, dtype, device_of(library, named["a"], "a"))
+    product, d = without_terms(request, layouts, promotes=library.promotes)
+    make = library.maker(d.shape, d.dtype, device_of(library, named["a"], "a"))
     indices = {name: i for i, name in enumerate(dict.fromkeys(("a", "b", "out", *named)))}
     has_out = request.out is not None
     views = views_of(library)
@@ -103,4 +106,4 @@ def with_terms_apart(library: Library, request: Request) -> Replaced | None:
         views.combine(to, terms)
 
     instead = Instead(apart=make if has_out else None, combine=combine)
-    return Replaced(product._replace(out=make()), instead, make, scalar=not shape, numbers=kept)
+    return Replaced(product._replace(out=make()), instead, make, scalar=not d.shape, numbers=kept)

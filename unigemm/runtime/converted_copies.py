@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from typing import Any
 
-from ..arrays.libraries import host_view
 from ..arrays.library import Library
-from ..arrays.operands import Operand, compact_strides, parse_dtype
+from ..arrays.operands import HOST, Device, Operand, compact_strides, parse_dtype
 from ..errors import UnigemmError
 from ..planning.plan import Plan
 from ..planning.registry import backend_named
@@ -26,16 +26,16 @@ from ..support.log import LOG
 from .bound import Copy, Instead
 from .conversion import with_conversion
 from .instead import Replaced
-from .options import Options, check_options, stated, with_named_backend
+from .options import Options, stated, with_named_backend
 from .request import Request
 from .scale_arguments import NO_SCALES
 
-__all__ = ["dtype_of_copies", "with_copies"]
+__all__ = ["type_of_copies", "with_copies"]
 
 _LAUNCH_US = 3.0  # of a copy, besides its traffic
 
 
-def with_copies(library: Library, request: Request) -> Replaced | None:
+def with_copies(library: Library, request: Request, device: Device) -> Replaced | None:
     """Return the call of copies in the operands' common type; None where none are to be made.
 
     Raises
@@ -44,36 +44,49 @@ def with_copies(library: Library, request: Request) -> Replaced | None:
         See `unigemm.matmul`; not all that is wrong is found here.
     """
     views = library.views
-    if views is None or not library.promotes or request.operation != "matmul":
-        return None
-    if request.quantize_out is not None:  # of such operands nothing is quantised
-        return None
-    if host_view(library, request.a, "a") is not None:
+    if views is None or not library.promotes or device == HOST:
         return None
     operands = request.operands(library)
-    has_epilogue = bool(request.arguments())
-    options = Options.of(request, NO_SCALES, scaled=bool(request.scales()))
-    options = with_conversion(operands, options, has_epilogue=has_epilogue, promotes=True)
-    if options.converted is None:
+    found = type_of_copies(request, operands, target_of(device))
+    if found is None or operands["b"].device != device:
         return None
-    check_options(options)
-    options = with_named_backend(options)
-    device = operands["a"].device
-    dtype = dtype_of_copies(operands, options, target_of(device), has_epilogue=has_epilogue)
-    if dtype is None or operands["b"].device != device:
-        return None
-    found, copies = {}, []
+    dtype, of_result = found
+    made, copies = {}, []
     for i, name in enumerate(("a", "b")):
         if operands[name].dtype is not dtype:
             make = library.maker(operands[name].shape, dtype, device)
-            found[name] = make()
+            made[name] = make()
             copies.append(Copy(i, make, views.assign))
-    LOG.debug("%s is converted to %s before each product", " and ".join(found), dtype)
-    copied = request._replace(**found, dtype=options.dtype, casting=None)
+    LOG.debug("%s is converted to %s before each product", " and ".join(made), dtype)
+    copied = request._replace(**made, dtype=of_result, casting=None)
     return Replaced(copied, Instead(tuple(copies), as_read=True))
 
 
-def dtype_of_copies(
+def type_of_copies(
+    request: Request, named: Mapping[str, Operand | Layout], target: Target
+) -> tuple[DType, Any] | None:
+    """Return the type that a call's operands are copied in, and the requested one of its result.
+
+    It is None where they are multiplied as they are, or converted as they are read.
+
+    Raises
+    ------
+    UnigemmError
+        See `unigemm.matmul`; not all that is wrong is found here.
+    """
+    if request.operation != "matmul" or request.quantize_out is not None:
+        return None  # of such operands nothing is quantised
+    has_epilogue = bool(request.arguments())
+    options = Options.of(request, NO_SCALES, scaled=bool(request.scales()))
+    options = with_conversion(named, options, has_epilogue=has_epilogue, promotes=True)
+    if options.converted is None:
+        return None
+    options = with_named_backend(options)
+    dtype = _dtype_of_copies(named, options, target, has_epilogue=has_epilogue)
+    return None if dtype is None else (dtype, options.dtype)
+
+
+def _dtype_of_copies(
     named: Mapping[str, Operand | Layout], options: Options, target: Target, *, has_epilogue: bool
 ) -> DType | None:
     """Return the type that operands are copied in; None where they are converted as they are read.

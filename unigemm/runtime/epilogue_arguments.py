@@ -102,8 +102,9 @@ def traced_epilogue(
     if exact:
         _refuse_rounded(given)
     quantized = None
-    if sharing is not None and not options.behind:
-        quantized = scales_layout(scales, epilogue_shape(given, a.shape, b.shape, form), sharing)
+    if sharing is not None:
+        laid = scales_layout(scales, epilogue_shape(given, a.shape, b.shape, form), sharing)
+        quantized = None if options.behind else laid
     shape = result_shape(a.shape, b.shape) if form is None else form.shape
     builder = _Builder(given, shape, see, form, exact=exact, quantized=quantized)
     if "epilogue" in given:

@@ -9,6 +9,8 @@ from ..arrays.numpy_arrays import viewer
 from ..arrays.operands import HostArray, Operand, output_dtype
 from ..errors import UnsupportedProblem
 from ..planning.backend import Launcher
+from ..planning.select import _named
+from ..planning.target import CPU
 from ..problem.block_scales import elements_of
 from ..problem.dtypes import numpy_dtype
 from .conversion import Described
@@ -16,7 +18,7 @@ from .numpy_matmul import HostProduct, is_for_kernels, numpy_product, refuse_cas
 from .options import Options
 from .torch_matmul import by_torch, may_be_torchs
 
-__all__ = ["host_product", "launch_apart", "with_elements"]
+__all__ = ["host_product", "launch_apart", "refuse_other_backends", "with_elements"]
 
 
 def with_elements(x: Described, options: Options) -> Described:
@@ -82,6 +84,22 @@ def host_product(
             "GPU"
         )
     return product
+
+
+def refuse_other_backends(product: HostProduct, backend: str, *, usable: bool = True) -> None:
+    """Refuse a backend that a caller names where a library's own matmul multiplies.
+
+    Raises
+    ------
+    UnigemmError
+        It is not the one that multiplies in host memory.
+    """
+    if backend not in ("auto", "numpy"):
+        _named(backend, CPU, usable=usable)
+        raise UnsupportedProblem(
+            f"NumPy's own matmul multiplies {product.loop[0]}, and backend {backend!r} "
+            "does not; leave backend= out"
+        )
 
 
 def launch_apart(

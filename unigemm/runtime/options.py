@@ -80,7 +80,8 @@ class Options:
         return cls(**requested, scaled=scaled or scales.scaled)
 
 
-_ASKED = tuple(x.name for x in fields(Options) if x.name in Request._fields)
+#: All but the function that an epilogue is traced from.
+_ASKED = {x.name for x in fields(Options)} & {*Request._fields} - {"epilogue"}
 
 
 def describe(
@@ -198,7 +199,7 @@ def refuse_result(dtype: DType) -> None:
         )
 
 
-def check_options(options: Options) -> None:
+def check_options(options: Options | Request) -> None:
     """Refuse options that no call can have.
 
     Raises

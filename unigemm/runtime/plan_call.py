@@ -8,8 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from ..arrays.array_spec import ArraySpec
-from ..arrays.libraries import as_array, host_view, library_of
-from ..arrays.operands import HOST, HostArray, one_device
+from ..arrays.libraries import host_view, library_of
+from ..arrays.library import Library
+from ..arrays.operands import HostArray, Operand
 from ..errors import UnsupportedProblem
 from ..planning.calibrations import calibrated_target
 from ..planning.cuda_driver import current_index
@@ -17,24 +18,17 @@ from ..planning.plan import Plan
 from ..planning.select import plan_gemm, target_of
 from ..planning.target import CPU, Target, check_target, device_count, named_target
 from ..problem.canonical import Gemm, Layout
-from ..problem.dtypes import COMPLEX
-from .complex_calls import TERMS, real_description
+from .bound import called
+from .byte_copies import odd_arrays
+from .checked_call import check_request, checked_call, library_of_call, whole
+from .complex_calls import real_description
 from .complex_terms import has_complex_terms, without_terms
-from .conversion import with_conversion
-from .converted_copies import dtype_of_copies
-from .epilogue_arguments import traced_epilogue
-from .grouped import requested_form
-from .host import host_product, with_elements
+from .converted_copies import type_of_copies
+from .host import host_product, refuse_other_backends, with_elements
 from .numpy_matmul import HostProduct
-from .options import Options, blaming, check_options, describe, stated, with_named_backend
-from .quantized_results import (
-    refuse_more_results,
-    with_quantized_results,
-    with_second_pass,
-)
+from .options import Options, blaming, describe, stated, with_named_backend
 from .request import Request
-from .result_type import described, plain
-from .scale_arguments import scales_of
+from .result_type import device_of, is_complex, plain, shared_device
 
 __all__ = ["plan_call", "plan_request"]
 
@@ -62,128 +56,109 @@ def plan_request(
     UnigemmError
         See `unigemm.plan`.
     """
-    request = _whole(request)
-    request = _plain_product(request)
-    gpu, here = _complex_target(request, target), target is None
-    if gpu is not None:
-        request, target = real_description(request), gpu
-    form = requested_form(request, described)
-    scales = scales_of(
-        request.scales(), described, lambda name: described(getattr(request, name), name), form
+    request = whole(request)
+    real = {n: x for n, x in request.arrays().items() if not isinstance(x, ArraySpec)}
+    library = library_of_call(real) if real else None
+    check_request(request)
+    where, usable = _target_for(library, target, real), target is None
+    if library is not None and library.opened and request.multiplied.keys() <= real.keys():
+        from ..arrays.dlpack_arrays import promoted
+
+        request = request._replace(**dict(zip("ab", promoted(request.a, request.b), strict=True)))
+    promotes = library is None or library.promotes
+    request = _multiplied(library, request, where, promotes=promotes)
+    if where.is_gpu and promotes:
+        seen = {name: _look(x, name) for name, x in request.multiplied.items()}
+        found = type_of_copies(request, seen, where)
+        if found is not None:
+            copied = {n: seen[n].shape for n in "ab" if seen[n].dtype is not found[0]}
+            specs: dict[str, Any] = {n: ArraySpec(shape, found[0]) for n, shape in copied.items()}
+            request = request._replace(**specs, dtype=found[1])
+    checked = checked_call(
+        request, _look, on_host=not where.is_gpu, promotes=promotes, scaled=scaled
     )
-    options = Options.of(request, scales, form, scaled=scaled)
-    check_options(options)
-    if request.quantize_out is not None:
-        kinds = {name: described(x, name).dtype for name, x in request.multiplied.items()}
-        options = with_quantized_results(options, kinds, len(request.results))
-        request = request._replace(out=next(iter(request.results), None))
-    arguments = request.arguments() | request.given(scales.in_epilogue)
     return plan_call(
-        request.a, request.b, request.out, options, target, arguments, keep=keep, tuned=tuned,
-        here=here,
+        request.multiplied, checked.options, where, keep=keep, tuned=tuned, usable=usable,
+        promotes=promotes,
     )  # fmt: skip
 
 
-def _plain_product(request: Request) -> Request:
-    """Return the product of which a complex call adds terms behind it; other calls as they are."""
-    if request.operation != "matmul" or not (request.has_epilogue or request.scales()):
+def _look(x: Any, name: str) -> Operand | Layout:
+    """Return an array as kernels will read it, or what describes one."""
+    if isinstance(x, ArraySpec):
+        return x.layout
+    return library_of(x, called(name)).operand(plain(x), called(name))
+
+
+def _multiplied(
+    library: Library | None, request: Request, where: Target, *, promotes: bool
+) -> Request:
+    """Return what kernels multiply for a complex call, without terms behind it; or other calls."""
+    on_host = not where.is_gpu
+    if library is not None:
+        odd = odd_arrays(library, request, on_host=on_host)
+        copied = {name: library.layout(plain(x), called(name)) for name, x in odd.items()}
+        request = request.having({n: ArraySpec(x.shape, x.dtype) for n, x in copied.items()})
+    if not is_complex(request, on_host=on_host):
         return request
-    named = {n: plain(x) for n, x in request.arrays().items() if n in ("a", "b", *TERMS)}
-    if not has_complex_terms(request, named):
-        return request
-    layouts = {n: described(x, n) for n, x in named.items()}
-    complexes = any(layouts[n].dtype in COMPLEX for n in "ab")
-    return without_terms(request, layouts) if complexes else request
-
-
-def _complex_target(request: Request, target: str | Target | None) -> Target | None:
-    """Return where a complex product runs that kernels compute by its parts; None of others."""
-    if request.operation != "matmul":
-        return None
-    named = {"a": request.a, "b": request.b}
-    specs = {n: x for n, x in named.items() if isinstance(x, ArraySpec)}
-    libraries = {n: library_of(x, n) for n, x in named.items() if n not in specs}
-    hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
-    seen = {n: x.dtype.kind == "c" for n, x in hosts.items() if x is not None}
-    seen |= {n: described(plain(x), n).dtype in COMPLEX for n, x in named.items() if n not in seen}
-    if not any(seen.values()):
-        return None
-    where = _target_for(target, named, hosts)
-    return where if where.is_gpu or request.arguments() else None
-
-
-def _whole(request: Request) -> Request:
-    """Return a request whose arrays are arrays, also those that are lists."""
-    given = {name: getattr(request, name) for name in ("a", "b", "offsets", "rows")}
-    given = {n: x for n, x in given.items() if x is not None and not isinstance(x, ArraySpec)}
-    return request._replace(**{name: as_array(x, name) for name, x in given.items()})
+    layouts = {name: _look(x, name).layout for name, x in request.arrays().items()}
+    if has_complex_terms(request, layouts):
+        request, d = without_terms(request, layouts, promotes=promotes)
+        request = request._replace(out=ArraySpec(d.shape, d.dtype))
+        if on_host:
+            return request
+    return real_description(request, _look, promotes=promotes)
 
 
 def plan_call(
-    a: Any,
-    b: Any,
-    out: Any,
+    named: Mapping[str, Any],
     options: Options,
-    target: str | Target | None,
-    given: Mapping[str, Any],
+    where: Target,
     *,
     keep: int,
     tuned: bool,
-    here: bool = False,
+    usable: bool = True,
+    promotes: bool = True,
 ) -> Plan:
     """Plan a call as `unigemm.plan` does, its options being checked.
 
     Parameters
     ----------
-    a, b, out
-        Arrays or `ArraySpec`; `out` may be None.
+    named
+        `a`, `b` and perhaps `out`, which are arrays or an `ArraySpec`.
     options
-        What the call requests.
-    target
-        Where it is to run; None for the arrays' own device.
-    given
-        The arguments of the epilogue, from `Request.arguments`.
+        What the call requests, from `checked_call`.
+    where
+        Where it is to run.
     keep
         How many candidates that lost the plan holds.
     tuned
         Whether tuning files are read.
-    here
-        The target is the arrays' own device, which these do not tell.
+    usable
+        Whether backends have to be usable here.
+    promotes
+        Whether the library of the arrays converts mixed types.
 
     Raises
     ------
     UnigemmError
         See `unigemm.plan`.
     """
-    requested, options, usable = options, with_named_backend(options), target is None or here
-    named = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
-    libraries = {n: library_of(x, n) for n, x in named.items() if not isinstance(x, ArraySpec)}
-    if len(libraries) == len(named) and all(library.opened for library in libraries.values()):
-        from ..arrays.dlpack_arrays import promoted
-
-        named["a"], named["b"] = promoted(a, b)
-    hosts = {n: host_view(library, named[n], n) for n, library in libraries.items()}
-    where = _target_for(target, named, hosts)
-    promotes = all(library.promotes for library in libraries.values())
-    if where.is_gpu or given:
-        seen = {n: described(x, n) for n, x in named.items()}
-        options = with_conversion(seen, options, has_epilogue=bool(given), promotes=promotes)
-        copies = promotes and where.is_gpu
-        dtype = dtype_of_copies(seen, options, where, has_epilogue=bool(given)) if copies else None
-        if dtype is not None:  # the product of these is planned
-            copied = {n: seen[n].shape for n in "ab" if seen[n].dtype is not dtype}
-            named |= {n: ArraySpec(shape, dtype) for n, shape in copied.items()}
-            options = replace(options, converted=None)
-    if given or (options.quantize_out is not None and options.epilogue is None):
-        options = _with_epilogue(options, given, named, on_host=not where.is_gpu)
+    requested, options = options, with_named_backend(options)
+    hosts: dict[str, HostArray | None] = {}
     if not where.is_gpu:
-        hosts |= {n: HostArray.of(x.layout) for n, x in named.items() if isinstance(x, ArraySpec)}
-        own = bool(libraries) and all(x.name == "torch" for x in libraries.values())
+        own = False
+        for name, x in named.items():
+            if isinstance(x, ArraySpec):
+                hosts[name] = HostArray.of(x.layout)
+            else:
+                library = library_of(x, name)
+                hosts[name], own = host_view(library, x, name), library.name == "torch"
         product = host_product(hosts, options, promotes=promotes, torch=own)
         if product is not None:
             with blaming(requested, options):
                 return _plan_on_host(product, where, options, usable=usable, keep=keep)
-    layouts = {n: described(x, n) for n, x in named.items()}
+    layouts = {n: _look(x, n).layout for n, x in named.items()}
     if options.blocks:
         layouts = {n: with_elements(x, options) for n, x in layouts.items()}
     on_host = not where.is_gpu
@@ -197,27 +172,11 @@ def plan_call(
         return plan_gemm(gemm, where, options.backend, usable=usable, keep=keep, tuned=tuned)
 
 
-def _with_epilogue(
-    options: Options, given: Mapping[str, Any], named: Mapping[str, Any], *, on_host: bool
-) -> Options:
-    """Return the options of a call with an epilogue; an `ArraySpec` stands for any array."""
-    layouts = {name: described(x, name) for name, x in named.items()}
-    in_place = "c" in given and given["c"] is named.get("out")
-    vector = len(layouts["b"].shape) == 1
-    options = with_second_pass(options, given, on_host=on_host, vector=vector)
-    traced = traced_epilogue(
-        given, layouts["a"], layouts["b"], layouts.get("out"), described, options,
-        on_host=on_host, in_place=in_place,
-    )  # fmt: skip
-    if options.behind:
-        refuse_more_results(traced.returned)
-    return replace(options, epilogue=traced.epilogue, aux=traced.layouts)
-
-
 def _plan_on_host(
     product: HostProduct, target: Target, options: Options, *, usable: bool, keep: int
 ) -> Plan:
     """Plan what NumPy's own matmul computes."""
+    refuse_other_backends(product, options.backend, usable=usable)
     if 0 in product.shape or product.a.shape[-1] == 0:
         raise _nothing(product.a.shape, product.b.shape)
     gemm = stated(*product.layouts, options)
@@ -245,7 +204,7 @@ def _stated(
 
 
 def _target_for(
-    target: str | Target | None, named: dict[str, Any], hosts: dict[str, HostArray | None]
+    library: Library | None, target: str | Target | None, real: Mapping[str, Any]
 ) -> Target:
     """Return the target that a caller names, else that of the arrays' device."""
     if isinstance(target, Target):
@@ -253,10 +212,6 @@ def _target_for(
         return target
     if target is not None:
         return named_target(target)
-    devices = {
-        n: HOST if x is not None else library_of(named[n], n).seen(plain(named[n]), n).device
-        for n, x in hosts.items()
-    }
-    if devices:
-        return target_of(one_device(devices))
-    return calibrated_target(current_index()) if device_count() else CPU
+    if library is None:
+        return calibrated_target(current_index()) if device_count() else CPU
+    return target_of(shared_device({n: device_of(library, plain(x), n) for n, x in real.items()}))

@@ -13,13 +13,12 @@ from ..arrays.operands import HOST
 from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
 from ..support.arguments import shown
-from .bind_any import bind_any
+from .bind_any import bind_call
 from .bound import Bound, called
-from .call import call, opened, run, whole
-from .empty import with_one
+from .call import call, opened, run
+from .checked_call import whole
 from .grouped import ENDS
 from .request import NAMED, NONE, Request, known
-from .result_type import plain
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -89,6 +88,9 @@ class Prepared:
         request = whole(request)
         self._required = tuple(n for n in _BY_NAME if _has_array(getattr(request, n)))
         nothing: dict[str, Any] = dict.fromkeys(("a", "b", *self._required))
+        more = request.epilogue_args
+        if isinstance(more, Mapping) and "epilogue_args" in self._required:  # keep its numbers
+            nothing["epilogue_args"] = {n: x for n, x in more.items() if not _has_array(x)}
         self._has_out = request.out is not None
         self._template = request._replace(**nothing, out=None, stream=None)
         self._views: Prepared | None = None
@@ -101,21 +103,19 @@ class Prepared:
                 self._views = Prepared(views)
                 self.plan = self._views.plan
                 return
-            self._texts = _texts(library, request)
             self._bind(library, request)
+            self._texts = _texts(library, request)
 
     def _bind(self, library: Library, request: Request) -> None:
         try:
             key, arrays, _, numbers = known(library, *request.parts[:3])
+            hash(key)
         except Exception:  # a function that nothing tells from others
             key, arrays, numbers = None, (), NONE
-        requested = request
-        if request.has_epilogue and library.layout(plain(request.a), "a").shape[-1:] == (0,):
-            requested = with_one(library, request)
-        bound = bind_any(library, requested)
+        bound, _ = bind_call(library, request)
         self.plan = bound.plan
         # Otherwise each call is bound anew, as `matmul` does.
-        if requested is request and bound.kept and key is not None:
+        if bound.kept and key is not None:
             pairs = any(type(x) is tuple for x in request)
             if (
                 not pairs
@@ -144,7 +144,8 @@ class Prepared:
         stream
             As in `matmul`.
         **given
-            The other arrays, all of them, and numbers in place of those that it was prepared with.
+            The other arrays, all of them, and numbers in place of those that it was prepared with,
+            in `epilogue_args` too.
 
         Returns
         -------
@@ -188,7 +189,7 @@ class Prepared:
         for name in self._required:
             if given.get(name) is None:
                 raise UnsupportedProblem(f"this was prepared with an array as {name}; pass {name}=")
-        for name in given:
+        for name, x in given.items():
             if name not in _BY_NAME or (
                 name not in self._required and getattr(self._template, name) is None
             ):
@@ -196,6 +197,14 @@ class Prepared:
                     f"this was prepared without {shown(name)}; prepare another with it, or leave "
                     "it out"
                 )
+            if x is None:
+                raise UnsupportedProblem(
+                    f"{name} is None, and this was prepared with a number as {name}; pass another, "
+                    "or leave it out"
+                )
+        kept = self._template.epilogue_args
+        if kept and isinstance(given.get("epilogue_args"), Mapping):
+            given = {**given, "epilogue_args": {**kept, **given["epilogue_args"]}}
         return whole(self._template._replace(a=a, b=b, out=out, stream=stream, **given))
 
     def _compute(self, request: Request) -> Any:
@@ -250,7 +259,7 @@ class _Quick(NamedTuple):
 def _has_array(x: Any) -> bool:
     """Whether what a field holds is an array, or has one."""
     if isinstance(x, Mapping):
-        return True
+        x = tuple(x.values())
     if type(x) is tuple:
         return any(map(_has_array, x))
     return x is not None and not isinstance(x, numbers.Number)

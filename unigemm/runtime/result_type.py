@@ -57,27 +57,33 @@ def shared_device(devices: Mapping[str, Device]) -> Device:
     DeviceMismatch
         They are on different devices.
     """
-    device = one_device({name: devices[name] for name in ("a", "b", "out") if name in devices})
+    multiplied = {name: devices[name] for name in ("a", "b", "out") if name in devices}
+    device = one_device(multiplied or devices)
     for name, own in devices.items():
         if own != device:
             raise DeviceMismatch(f"{name} is on {own} and a is on {device}; move it")
     return device
 
 
-def is_complex(library: Library, request: Request) -> bool:
+def is_complex(request: Request, *, on_host: bool) -> bool:
     """Whether a request is of a complex product that kernels compute by its parts.
 
     On the host these are products with an epilogue; others are NumPy's own.
     """
-    if request.operation != "matmul":
+    if request.operation != "matmul" or (on_host and not (request.arguments() or request.scales())):
         return False
-    hosts = [host_view(library, x, name) for name, x in (("a", request.a), ("b", request.b))]
-    if hosts[0] is not None:
-        kinds = [x.dtype.kind for x in hosts if x is not None]
-        return "c" in kinds and bool(request.arguments() or request.scales())
-    # Of a lazily conjugated tensor that which it is a view of tells the type.
-    named = {"a": request.a, "b": request.b}
-    return any(library.operand(plain(x), name).dtype in COMPLEX for name, x in named.items())
+    return any(_is_complex_array(x, name) for x, name in ((request.a, "a"), (request.b, "b")))
+
+
+def _is_complex_array(x: Any, name: str) -> bool:
+    if not isinstance(x, ArraySpec):
+        library = library_of(x, name)
+        host = host_view(library, x, name)
+        if host is not None:
+            return host.dtype.kind == "c"
+        # Of a lazily conjugated tensor that which it is a view of tells the type.
+        x = library.operand(plain(x), name)
+    return x.dtype in COMPLEX
 
 
 def conjugated(x: Any) -> bool:

@@ -15,6 +15,7 @@ from ..arrays.operands import HOST, Operand, one_device, stream_handle
 from ..arrays.operands import Device as ArrayDevice
 from ..errors import TuningWarning, UnsupportedProblem
 from ..planning.plan import Plan
+from ..planning.select import target_of
 from ..planning.target import VIRTUAL
 from ..planning.tuned_plans import check_writable
 from ..problem.canonical import gated_shape, result_shape
@@ -179,10 +180,10 @@ def _tune(
     library: Library, request: Request, on: ArrayDevice, options: Options,
     traced: TracedEpilogue | None, how: Measuring,
 ) -> None:  # fmt: skip
-    a, b, out = request.a, request.b, next(iter(request.results), None)
-    if plan_call(a, b, out, options, None, {}, keep=0, tuned=True).measured_us:
+    arrays, target = request.multiplied, target_of(on)
+    if plan_call(arrays, options, target, keep=0, tuned=True).measured_us:
         return
-    first = plan_call(a, b, out, options, None, {}, keep=how.candidates - 1, tuned=False)
+    first = plan_call(arrays, options, target, keep=how.candidates - 1, tuned=False)
     product = first.problem, first.extents, first.target, options.backend
     if product in _tried:
         return
