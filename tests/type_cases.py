@@ -116,7 +116,7 @@ EXACT_TYPES = "?hHiIlLB"
 def drawn_terms(drawn, kind, shape, columns):
     """Return alpha, beta, c and bias for products of a type: numbers, or arrays of any types."""
     kinds = ["?"] if kind == "?" else list("?bBhHiIlL")
-    several = [0, 1] if kind == "?" else [0, 1, -3, 7]
+    several = [0, 1] if kind == "?" else [0, 1, -3, 7, 2**31, -(2**40) - 5, 2**53 - 1]
 
     def factor():
         value = int(drawn.choice(several))

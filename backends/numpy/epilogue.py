@@ -70,6 +70,7 @@ def compute(
     import numpy as np
 
     native = numpy_dtype(kind)
+    whole = np.dtype(np.int64) if native.kind in "iu" else native  # of which low bits are kept
     axis = -2 if epilogue.gate == "m" else -1
 
     def array(i: int) -> Any:
@@ -81,7 +82,7 @@ def compute(
             operations(axis, epilogue.halves),
             np.asarray(acc).astype(native, copy=False),
             array,
-            lambda i: native.type(numbers[i]),
+            lambda i: np.asarray(numbers[i]).astype(whole).astype(native)[()],
             native.type,
         )
 
