@@ -257,7 +257,7 @@ def taken(
     Exception
         As `known` does.
     """
-    said: Any = None if plan is None else id(plan)
+    said: Any = None if plan is None and options[-1] is None else _told(options, plan)
     arrays, numbered = operands, NONE
     if len(operands) == 3 and type(operands[2]) is not tuple:  # soon told
         if operands[2] is None:
@@ -273,6 +273,12 @@ def taken(
             numbered = {name: float(operands[_AT[name]]) for name in numbers_of}
             said = said, *((name, x == 0) for name, x in numbered.items())
     return (options, way, said, names, arrays[0].shape, arrays[1].shape), arrays, numbered
+
+
+def _told(options: tuple[Any, ...], plan: Plan | None) -> Hashable:
+    """Return what a key holds of a plan, and of `quantize_out`, in which 1, True and 1.0 differ."""
+    # Hashing a plan is slow, and what is bound keeps it alive.
+    return id(plan), *map(type, options[-1] or ())
 
 
 def known(
@@ -303,8 +309,8 @@ def known(
             numbered = {name: float(operands[_AT[name]]) for name in numbers_of}
     if numbered:
         said += tuple((name, x == 0) for name, x in numbered.items())
-    # Hashing a plan is slow, and what is bound keeps it alive.
-    parts: list[Any] = [options, None if plan is None else id(plan), names, said]
+    told = None if plan is None and options[-1] is None else _told(options, plan)
+    parts: list[Any] = [options, told, names, said]
     addresses = []
     read = library.read
     for x in arrays:
