@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,6 +56,30 @@ def test_each_kernel_that_is_needed_is_noted_once_and_also_one_that_was_known(gp
     assert [plan.problem.epilogue is None for plan in plans] == [True, False]
     lines = file.read_text().splitlines()
     assert [unigemm.Plan.from_json(line) for line in lines] == plans
+    assert not loader.RECORDERS
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_products_go_on_where_their_lines_cannot_be_written(gpu, tmp_path):
+    driver, _ = gpu
+    a, b, row = driver.ones((3, 4)), driver.ones((4, 5)), driver.ones((5,))
+    full = pytest.warns(unigemm.CacheWarning, match=r"/dev/full lacks .*No space left")
+    with full, unigemm.record("/dev/full") as plans:
+        unigemm.matmul(a, b)
+        unigemm.matmul(a, b, bias=row)
+    assert len(plans) == 2
+    file = tmp_path / "moved" / "products.jsonl"
+    file.parent.mkdir()
+    with unigemm.record(file) as plans:  # a folder that comes back gets all lines
+        unigemm.matmul(a, b)
+        file.parent.rename(tmp_path / "away")
+        unigemm.matmul(a, b, bias=row)
+        (tmp_path / "away").rename(file.parent)
+    assert [unigemm.Plan.from_json(line) for line in file.read_text().splitlines()] == plans
+    for wrong in (tmp_path / "none" / "products.jsonl", tmp_path):
+        refused = pytest.raises(CacheError, match="name a file in a folder that is there")
+        with refused, unigemm.record(wrong):
+            pass
     assert not loader.RECORDERS
 
 

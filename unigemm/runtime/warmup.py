@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import UnigemmError, UnsupportedProblem
+from ..errors import CacheError, CacheWarning, UnigemmError, UnsupportedProblem
 from ..planning import strict_json as strictjson
 from ..planning.plan import Plan
 from ..planning.select import plan_gemm
@@ -59,13 +60,19 @@ def record(
     file
         A file for the products, one line of JSON for each kernel, which `unigemm.warmup`,
         ``unigemm warmup FILE`` and ``unigemm cache export --from FILE`` read. It is begun anew, and
-        a line is there as soon as the kernel is needed.
+        a line is there as soon as the kernel is needed. Products go on where a line cannot be
+        written, as on a full disk; a CacheWarning says so at the end.
 
     Yields
     ------
     list
         A plan of each kernel, in the order in which they were needed. One that rounds arrays to
         eight bits is a `RoundingKernel` instead.
+
+    Raises
+    ------
+    CacheError
+        The file cannot be begun: there is no such folder, say.
 
     Examples
     --------
@@ -75,6 +82,7 @@ def record(
     path = file_path(file, "file")
     plans: list[Plan | RoundingKernel] = []
     seen: set[object] = set()
+    lost: list[OSError] = []
     lock = Lock()
 
     def note(plan: Plan | RoundingKernel) -> None:
@@ -86,18 +94,41 @@ def record(
             if isinstance(plan, Plan):
                 short = replace(plan, alternatives=(), rejected=())
             plans.append(short)
-            if path is not None:
-                with open(path, "a", encoding="utf-8") as lines:
-                    lines.write(f"{short.to_json()}\n")
+            if path is not None and not lost:
+                try:
+                    with open(path, "a", encoding="utf-8") as lines:
+                        lines.write(f"{short.to_json()}\n")
+                except OSError as error:  # the product does not need the line
+                    lost.append(error)
 
     if path is not None:
-        path.write_text("")
+        try:
+            path.write_text("")
+        except OSError as error:
+            raise CacheError(
+                f"{path} cannot be written ({error}); name a file in a folder that is there"
+            ) from error
     RECORDERS.append(note)
     replan()
     try:
         yield plans
     finally:
         RECORDERS.remove(note)
+        if path is not None and lost:
+            _write_again(path, plans)
+
+
+def _write_again(path: Path, plans: Sequence[Plan | RoundingKernel]) -> None:
+    """Write a file anew of which lines could not be written, or warn that it lacks some."""
+    try:
+        path.write_text("".join(f"{each.to_json()}\n" for each in plans), encoding="utf-8")
+    except OSError as error:
+        warnings.warn(
+            f"{path} lacks products that were recorded ({error}); free space and record them "
+            "again, or pass the list that record gives to unigemm.warmup",
+            CacheWarning,
+            stacklevel=4,
+        )
 
 
 def warmup(
