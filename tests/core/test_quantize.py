@@ -33,6 +33,32 @@ def test_every_size_type_and_stride_follows_the_rule(
         assert_same(unigemm.quantize(x, result, block=block), written_out(x, result, block))
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(["float32", "float16", "bfloat16", "float64"]),
+    st.sampled_from(RESULTS),
+    st.sampled_from(BLOCKS),
+    st.sampled_from(["big-endian", "unaligned", "field", "both"]),
+    st.integers(0, 99),
+)
+def test_arrays_that_kernels_cannot_read_are_rounded_too(source, result, block, lies, seed):
+    drawing = np.random.default_rng(seed)
+    x = drawn((3, 5, int(drawing.integers(1, 200))), source, drawing)
+    dtype = x.dtype
+    if lies in ("big-endian", "both") and source != "bfloat16":  # which has no byte order
+        dtype = dtype.newbyteorder()
+    if lies == "field":
+        odd = np.zeros(x.shape, [("of", "u1"), ("x", dtype)])["x"]
+    else:
+        odd = np.zeros(x.nbytes + 1, "u1")[lies != "big-endian" :][: x.nbytes].view(dtype)
+        odd = odd.reshape(x.shape)
+    odd[...] = x
+    for _ in range(2):
+        assert_same(unigemm.quantize(odd, result, block=block), written_out(x, result, block))
+    with pytest.raises(unigemm.UnsupportedProblem, match="stream= is for arrays on a CUDA device"):
+        unigemm.quantize(odd, result, block=block, stream=3)
+
+
 @pytest.mark.parametrize("result", RESULTS)
 def test_what_comes_back_is_near_and_nothing_overflows(result):
     x = drawn((200, 333), "float32", np.random.default_rng(1), special=False)

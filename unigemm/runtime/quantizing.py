@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..problem.dtypes import DType
 from ..problem.quantization import SOURCES, Sharing, scales_shape
 from ..support.log import attach
 from .bound import store
+from .byte_copies import copied
 from .call import stream_for
 from .rounding import Rounding, rounding_of
 
@@ -63,6 +64,16 @@ def quantize_array(
         key = ("quantize", dtype, sharing, library.read(x)[1])
         bound = None if requested else library.table.get(key)
     if bound is None:
+        raw = library.as_bytes(x, "x")
+        if raw is not None:
+            at: AbstractContextManager[Any] = nullcontext()
+            if raw.device != HOST or stream is not None:
+                index = -1 if raw.device == HOST else raw.device.index
+                handle = None if stream is None else stream_for(index, stream)
+                at = library.context(index, handle)
+            with at:
+                copy = copied(library, x, "x", raw.device)
+                return quantize_array(library, copy, dtype, sharing, None)
         bound = _bind(library, x, dtype, sharing)
         if key is not None:
             store(library.table, key, bound)
