@@ -307,3 +307,23 @@ def test_a_recurrent_layer_that_is_one_kernel_is_counted(kind):
         ours, _ = layer(x)
     torch.testing.assert_close(ours, theirs)
     assert (used.calls > 0, used.fallbacks) == (True, 0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_operations_that_pytorch_has_not_on_the_cpu_are_computed_and_then_gone():
+    row_wise = F.ScalingType.RowWise
+    offs = torch.tensor([4, 9, 20], dtype=torch.int32)
+    tokens = draw(20, 64, dtype=torch.float8_e4m3fn)
+    experts = draw(3, 32, 64, dtype=torch.float8_e4m3fn).mT
+    given = tokens, experts, draw(20).abs(), row_wise, draw(3, 32).abs(), row_wise
+    expected = ut.scaled_grouped_mm(*given, offs=offs)
+    with use() as used:
+        found = F.scaled_grouped_mm(*given, offs=offs)
+        older = torch._scaled_grouped_mm(*given[:3], given[4], offs=offs, out_dtype=torch.bfloat16)
+        with pytest.raises(unigemm.UnsupportedProblem, match="float8"):
+            F.scaled_grouped_mm(tokens.float(), *given[1:], offs=offs)
+    assert (used.calls, used.fallbacks) == (2, 0), used.reasons
+    assert torch.equal(found, expected)
+    assert torch.equal(older, expected)
+    with pytest.raises(NotImplementedError):
+        F.scaled_grouped_mm(*given, offs=offs)

@@ -309,7 +309,7 @@ _OVERRIDES: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "bmm.out": (3, _mm_out),
     "addmm.out": (2, _addmm_out),
     "baddbmm.out": (3, _addmm_out),
-    # Checked by themselves, and not in all versions of PyTorch, nor on all devices.
+    # Checked by themselves, and not in all versions of PyTorch, which lacks some on the CPU.
     "_grouped_mm": (0, _grouped_mm),
     "_scaled_mm": (0, _scaled_mm),
     "_scaled_mm.out": (0, _scaled_mm),
@@ -331,15 +331,20 @@ def _override(device: str) -> torch.library.Library:
     key = _DEVICES[device]
     # All are read first: PyTorch gives no kernel that is overridden.
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    ours = {name: x for name, x in _OVERRIDES.items() if x[0] or _is_there(name, key)}
-    own = {name: torch.library.get_kernel(f"aten::{name}", key) for name in ours}
+    ours = {name: x for name, x in _OVERRIDES.items() if _is_there(name)}
+    computed = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    own = {
+        name: torch.library.get_kernel(f"aten::{name}", key)
+        for name in ours
+        if computed(f"aten::{name}", key)
+    }
     layers = [name for name in _LAYERS[device][0] if has(f"aten::{name}", key)]
     own |= {name: torch.library.get_kernel(f"aten::{name}", key) for name in layers}
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"(?s).*Overriding a previously registered")
             for name, (rank, function) in ours.items():
-                kernel = _kernel(device, name, rank, function, own[name])
+                kernel = _kernel(device, name, rank, function, own.get(name))
                 library.impl(name, kernel, key, with_keyset=True)
             for name in layers:
                 library.impl(name, _layer(device, name, own[name]), key, with_keyset=True)
@@ -349,33 +354,44 @@ def _override(device: str) -> torch.library.Library:
     return library
 
 
-def _is_there(name: str, key: str) -> bool:
-    """Whether this PyTorch has an operation, with a kernel for a device."""
-    if not hasattr(torch.ops.aten, name.partition(".")[0]):
-        return False
-    return torch._C._dispatch_has_computed_kernel_for_dispatch_key(f"aten::{name}", key)
+def _is_there(name: str) -> bool:
+    """Whether this PyTorch has an operation."""
+    operation, _, overload = name.partition(".")
+    packet = getattr(torch.ops.aten, operation, None)
+    return packet is not None and (overload or "default") in packet.overloads()
+
+
+def _has_none(device: str, name: str) -> Callable[..., Any]:
+    """Return what stands for PyTorch's kernel where it has none for a device."""
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise NotImplementedError(f"PyTorch has no aten::{name} for {device}")
+
+    return refuse
 
 
 def _kernel(
     device: str, name: str, rank: int, ours: Callable[..., Tensor], theirs: Any
 ) -> Callable[..., Any]:
+    """Return a kernel that falls back to PyTorch's own, None where it has none for the device."""
     active = _ACTIVE[device]
     first = 0 if "add" not in name else 1
+    native = _has_none(device, name) if theirs is None else theirs.call_boxed
 
     @untraced
     def kernel(keys: Any, *args: Any, **options: Any) -> Any:
         used = active[-1] if active else None
         if used is None or INSIDE.launcher:  # another thread has just left, or it came from here
-            return theirs.call_boxed(keys, *args, **options)
+            return native(keys, *args, **options)
         try:
             a, b = args[first], args[first + 1]
             if rank:
                 _check(a, b, rank, args[0] if first else None)
             result = ours(used, *args, **options)
         except UnigemmError as error:
-            if used.batch_invariant and not isinstance(error, _NotAProduct):
+            if theirs is None or (used.batch_invariant and not isinstance(error, _NotAProduct)):
                 raise
-            result = theirs.call_boxed(keys, *args, **options)  # says what is wrong, if anything is
+            result = native(keys, *args, **options)  # says what is wrong, if anything is
             used.left_to_torch(name, error)
             return result
         used.calls += 1
