@@ -258,6 +258,28 @@ def test_what_has_no_memory_or_is_recorded_gets_the_operator():
     assert torch.equal(traced(a + 1, b), (a + 1) @ b)
 
 
+LAYERS = [{}, {"activation": "gelu"}, {"activation": "swiglu", "gate_layout": "halves"},
+          {"precision": "ieee"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", LAYERS, ids=str)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_trace_of_a_layer_is_the_same_with_gradients_and_without(options, recorded):
+    layer = ut.Linear(8, 6, bias=recorded, **options).requires_grad_(recorded)
+    x = numbers(3, 8)
+    of_weight = (lambda x, weight: ut.linear(x, weight, **options)), (x, layer.weight)
+    for called, given in ((layer, (x,)), of_weight):
+        called(*given)  # known, where nothing is recorded
+        traced = torch.jit.trace(called, given)  # which traces it once more, and compares
+        assert torch.equal(traced(x + 1, *given[1:]), called(x + 1, *given[1:]))
+    if recorded:
+        traced = torch.jit.trace(layer, x)
+        traced(x).sum().backward()
+        found, layer.weight.grad = layer.weight.grad, None
+        layer(x).sum().backward()
+        torch.testing.assert_close(found, layer.weight.grad)
+
+
 def test_a_layer_is_not_taken_for_a_product_of_the_same_arrays():
     a, b = numbers(N, N), numbers(N, N) + torch.eye(N)
     for _ in range(3):

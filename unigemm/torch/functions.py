@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["addmm", "bmm", "linear", "matmul"]
 
 _ops = torch.ops.unigemm
-_is_grad_enabled = torch.is_grad_enabled
+_is_grad_enabled, _is_tracing = torch.is_grad_enabled, torch._C._get_tracing_state
 _watched = watchers()
 _KNOWN_FACTORS = (float, type(None))
 
@@ -341,9 +341,16 @@ def linear(
         return matmul(input, columns, bias=bias, activation=activation, out=out, **options)
     if activation is None:
         return call(_ops.linear, input, weight, bias)
-    if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (input, weight, bias)):
+    if _keeps_preact(input, weight, bias):
         return call(_ops.linear_preact, input, weight, bias, activation)[0]
     return call(_ops.linear_activation, input, weight, bias, activation)
+
+
+def _keeps_preact(*tensors: Tensor | None) -> bool:
+    """Whether what goes into an activation is kept for gradients; PyTorch checks traces without."""
+    if not _is_grad_enabled() or _is_tracing() is not None:
+        return False
+    return any(x is not None and x.requires_grad for x in tensors)
 
 
 def _gated(
@@ -365,6 +372,6 @@ def _gated(
         return found if x.dim() > 1 else found[0]
     checked = all_checked(options)
     args = (x, weight, bias, activation, gate_layout)
-    if _is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
+    if _keeps_preact(x, weight, bias):
         return call(_ops.linear_gated_preact, *args, **checked)[0]
     return call(_ops.linear_gated, *args, **checked)

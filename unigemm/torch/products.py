@@ -49,7 +49,7 @@ __all__ = [
     "transposed",
 ]
 
-_is_compiling = torch.compiler.is_compiling
+_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._get_tracing_state
 _is_autocasting = torch._C._is_any_autocast_enabled
 _is_grad_enabled = torch.is_grad_enabled
 _requires_grad = torch._C._any_requires_grad
@@ -107,6 +107,8 @@ def known(
     `way` is one of the functions below, and says what the function that was called takes.
     """
     if _is_compiling() or (_is_grad_enabled() and _requires_grad(a, b, c, bias)):
+        return None
+    if _is_tracing() is not None:  # what is read of the tensors would be in the trace
         return None
     if activation is not None and (
         type(a) not in PLAIN or not is_one_of(activation, ACTIVATIONS) or a.dtype not in _REAL
