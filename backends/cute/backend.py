@@ -150,4 +150,4 @@ class CuteBackend(KernelBackend):
 def _digest(name: str) -> str:
     """Return the digest of what decides the code: device code, and the arithmetic behind it."""
     sources = code_sources(f"{name}.kernels.host", "cute.toolchain")
-    return source_digest(*sources.values(), host_code.runtime_source())
+    return source_digest(*sources.values())

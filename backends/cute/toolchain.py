@@ -1,7 +1,7 @@
 """CuTe DSL as a compiler: where it is, which version, and from a host function to an artifact.
 
-A kernel is an object file with its machine code inside, and a shared object that is linked of it
-and runs without the DSL (`loading`, `unigemm.cache.host_code`).
+A kernel is a shared object with its machine code inside, which is linked here and runs without the
+DSL (`loading`, `unigemm.cache.host_code`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from unigemm.cache.artifact import Artifact, KernelInfo
-from unigemm.cache.host_code import FUNCTION, link
+from unigemm.cache.host_code import FUNCTION
 from unigemm.errors import BackendUnavailable, CompilationError
 from unigemm.planning.target import Target
 from unigemm.support.extras import install_command
 from unigemm.support.forks import Lock
 
+from .linking import link
 from .settings import check_flavour, default_settings
 
 __all__ = [
@@ -140,8 +141,8 @@ def _compile(
         with default_settings():
             compiled = cute.compile(make_host(), *arguments(), options=options)
             compiled.export_to_c(str(target), function_name=FUNCTION)
-        files = {
-            "kernel.o": target.read_bytes(),
+        return {
+            "kernel.so": link(target.read_bytes()),
             "kernel.cubin": bytes(compiled.__cubin__),
             "kernel.ptx": compiled.__ptx__.encode(),
         }
@@ -149,8 +150,6 @@ def _compile(
         raise
     except Exception as error:  # the DSL raises many kinds, all of them the compiler's answer
         raise CompilationError(f"CuTe DSL did not compile for {arch}: {error}") from error
-    shared = link(target)
-    return files if shared is None else {**files, "kernel.so": shared}
 
 
 def _runtime_folder() -> Path:

@@ -88,7 +88,7 @@ class Quantizer:
 def _digest() -> str:
     """Return the digest of what decides the code."""
     sources = code_sources("cute_quantize.kernels.quantize", "cute.toolchain")
-    return source_digest(*sources.values(), host_code.runtime_source())
+    return source_digest(*sources.values())
 
 
 QUANTIZER = Quantizer()

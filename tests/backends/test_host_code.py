@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
+import threading
 
 import pytest
 from threads import in_threads
@@ -16,45 +15,80 @@ from unigemm.errors import BackendUnavailable, UnigemmError
 pytestmark = [
     pytest.mark.compile,
     pytest.mark.skipif(host_code.missing() is not None, reason=str(host_code.missing())),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler, which makes a driver"),
 ]
 
-#: A driver that refuses what a thread without a context asks, as the real one does.
-DRIVER = r"""
-#include <stddef.h>
-enum { FAILED = 719, NO_CONTEXT = 201, NO_IMAGE = 200 };
-static _Thread_local void *context;
-int loads, launches, shared, answer, largest[4];
-struct config { unsigned grid[3], block[3], shared; void *stream, *attributes; unsigned count; };
-int cuCtxSetCurrent(void *to) { context = to; return 0; }
-int cuLibraryLoadData(void **into, const void *code, void *a, void *b, unsigned c, void *d, void *e,
-                      unsigned f) {
-  if (a || b || c || d || e || f || *(const unsigned *)code != 0xba55ed50) return NO_IMAGE;
-  *into = &loads;
-  return loads++, answer;
-}
-int cuLibraryGetKernel(void **into, void *library, const char *name) {
-  return *into = (void *)(name[0] == '#' ? NULL : &launches), library != &loads;
-}
-int cuKernelGetAttribute(int *value, int attribute, void *kernel, int on) {
-  return *value = 16, !(attribute == 1 && kernel == &launches && on == 3);
-}
-int cuKernelSetAttribute(int attribute, int value, void *kernel, int on) {
-  if (attribute == 8) shared = value;
-  return !(kernel == &launches && on == 3);
-}
-int cuDeviceGetAttribute(int *value, int attribute, int on) {
-  return *value = 1016, !(attribute == 97 && on == 3);
-}
-int cuLaunchKernelEx(struct config *given, void *kernel, void **parameters, void **extra) {
-  if (!context) return NO_CONTEXT;
-  if (extra || kernel != &launches || !parameters || given->stream != (void *)7) return FAILED;
-  return launches++, answer;
-}
-int cuGetErrorName(int error, const char **name) {
-  return *name = error == FAILED ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR_OTHER", 0;
-}
-"""
+FAILED, NO_CONTEXT, NO_IMAGE = 719, 201, 200
+CODE = bytes.fromhex("50ed55ba")  # how machine code for GPUs begins
+LIBRARY, KERNEL = 0x55, 0x66
+STATUS = INT = ctypes.c_int
+HANDLE, INDEX = ctypes.c_void_p, ctypes.c_uint
+INTO, INTO_INT = ctypes.POINTER(HANDLE), ctypes.POINTER(INT)
+
+
+class FakeDriver:
+    """A driver that refuses what a thread without a context asks, as the real one does."""
+
+    def __init__(self):
+        self.loads = self.launches = self.shared = self.answer = 0
+        self.own = threading.local()
+        kinds = {
+            "launch": (HANDLE, HANDLE, HANDLE, HANDLE),
+            "load": (INTO, HANDLE, HANDLE, HANDLE, INDEX, HANDLE, HANDLE, INDEX),
+            "kernel": (INTO, HANDLE, ctypes.c_char_p),
+            "get": (INTO_INT, INT, HANDLE, INT),
+            "set": (INT, INT, HANDLE, INT),
+            "device": (INTO_INT, INT, INT),
+            "use": (HANDLE,),
+            "error_name": (STATUS, ctypes.POINTER(ctypes.c_char_p)),
+        }
+        self.functions = {
+            name: ctypes.CFUNCTYPE(STATUS, *kind)(getattr(self, name))
+            for name, kind in kinds.items()
+        }
+        self.addresses = host_code.Driver(
+            **{name: ctypes.cast(f, HANDLE).value for name, f in self.functions.items()}
+        )
+
+    def launch(self, config, kernel, parameters, extra):
+        if getattr(self.own, "context", None) is None:
+            return NO_CONTEXT
+        stream = HANDLE.from_address(config + 32).value
+        if extra or kernel != KERNEL or not parameters or stream != 7:
+            return FAILED
+        self.launches += 1
+        return self.answer
+
+    def load(self, into, code, *options):
+        if any(options) or ctypes.string_at(code, 4) != CODE:
+            return NO_IMAGE
+        self.loads += 1
+        into[0] = LIBRARY
+        return self.answer
+
+    def kernel(self, into, library, name):
+        into[0] = KERNEL
+        return library != LIBRARY
+
+    def get(self, value, attribute, kernel, on):
+        value[0] = 16
+        return (attribute, kernel, on) != (1, KERNEL, 3)
+
+    def set(self, attribute, value, kernel, on):
+        if attribute == 8:
+            self.shared = value
+        return (kernel, on) != (KERNEL, 3)
+
+    def device(self, value, attribute, on):
+        value[0] = 1016
+        return (attribute, on) != (97, 3)
+
+    def use(self, context):
+        self.own.context = context
+        return context != 0xC0
+
+    def error_name(self, error, name):
+        name[0] = b"CUDA_ERROR_LAUNCH_FAILED" if error == FAILED else b"CUDA_ERROR_OTHER"
+        return 0
 
 
 @pytest.fixture(scope="module")
@@ -70,22 +104,14 @@ def files():
 
 
 @pytest.fixture
-def driver(monkeypatch, tmp_path):
+def driver(monkeypatch):
     """Put the driver above where CUDA's is loaded, with the device 3 and a context."""
     from unigemm.backends.cute import loading
 
-    source, library = tmp_path / "driver.c", tmp_path / "driver.so"
-    source.write_text(DRIVER)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    monkeypatch.setattr(loading, "_DRIVER", str(library))
+    made = FakeDriver()
+    monkeypatch.setattr(loading, "_driver", lambda: made.addresses)
     monkeypatch.setattr(loading, "current_context", lambda: (3, 0xC0))
-    loading._driver.cache_clear()
-    yield ctypes.CDLL(str(library))
-    loading._driver.cache_clear()
-
-
-def value(library, name):
-    return ctypes.c_int.in_dll(library, name)
+    return made
 
 
 def arguments(files):
@@ -107,60 +133,40 @@ def load(files):
 
 def test_a_kernel_is_loaded_once_before_its_first_launch(driver, files):
     run = load(files)
-    assert value(driver, "loads").value == 1
-    assert value(driver, "shared").value == 1016 - 16
+    assert driver.loads == 1
+    assert driver.shared == 1016 - 16
     for _ in range(2):
         run(*arguments(files))
-    assert (value(driver, "loads").value, value(driver, "launches").value) == (1, 2)
+    assert (driver.loads, driver.launches) == (1, 2)
 
 
 def test_a_thread_that_has_used_no_cuda_gets_the_context(driver, files):
     run = load(files)
     in_threads(lambda: run(*arguments(files)), [()] * 3)
-    assert value(driver, "launches").value == 3
+    assert driver.launches == 3
 
 
 def test_a_launch_that_the_driver_refuses_is_a_typed_error_with_its_name(driver, files):
     run = load(files)
-    value(driver, "answer").value = 719
+    driver.answer = 719
     with pytest.raises(UnigemmError, match=r"refused to launch .*: CUDA_ERROR_LAUNCH_FAILED"):
         run(*arguments(files))
 
 
 def test_a_kernel_that_the_driver_does_not_load_is_a_typed_error(driver, files):
-    value(driver, "answer").value = 209
+    driver.answer = 209
     with pytest.raises(BackendUnavailable, match=r"does not load its kernels \(CUDA_ERROR_OTHER"):
         load(files)
 
 
-def test_an_artifact_without_a_shared_object_is_linked_where_there_is_a_compiler(
-    driver, files, monkeypatch
-):
-    alone = {name: data for name, data in files.items() if name != "kernel.so"}
-    load(alone)(*arguments(files))
-    assert value(driver, "launches").value == 1
-    monkeypatch.setattr(host_code.shutil, "which", lambda name: None)
-    with pytest.raises(BackendUnavailable, match="compile it again where one is in PATH"):
-        host_code.linked(alone)
-    # CuTe DSL maps an object file, where it is installed.
-    assert callable(load(alone))
-    assert callable(load({**files, "kernel.so": b"not a shared object"}))
-    from unigemm.backends.cute import toolchain
-
-    monkeypatch.setattr(toolchain, "missing", lambda: "it is not installed")
-    with pytest.raises(BackendUnavailable, match="compile it again where one is in PATH"):
-        load(alone)
+def test_what_is_no_shared_object_is_a_typed_error(driver, files):
     with pytest.raises(BackendUnavailable, match="cannot be mapped"):
         load({**files, "kernel.so": b"not a shared object"})
 
 
-def test_equal_kernels_have_equal_bytes_and_need_no_library(files, tmp_path):
-    shared = []
-    for number in range(2):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        (folder / "kernel.o").write_bytes(files["kernel.o"])
-        shared.append(host_code.link(folder / "kernel.o"))
-    assert shared[0] == shared[1] == files["kernel.so"]
-    assert b"libc.so" not in shared[0]
-    assert b"libcute_dsl_runtime" not in shared[0]
+def test_it_needs_no_library_and_holds_the_machine_code_once(files):
+    shared = files["kernel.so"]
+    assert shared.count(files["kernel.cubin"][:64]) == 1
+    assert b"libc.so" not in shared
+    assert b"libcute_dsl_runtime" not in shared
+    assert len(shared) < len(files["kernel.cubin"]) + 16384

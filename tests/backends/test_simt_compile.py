@@ -149,9 +149,9 @@ def plan_of(dtype, split=1, arch="sm_90a"):
     return Plan("cute_simt", config, problem, EXTENTS, target)
 
 
-def test_an_artifact_holds_object_machine_code_and_ptx():
+def test_an_artifact_holds_host_code_machine_code_and_ptx():
     files = made(warp_specialized_of("kn", 16, 0, "", 1)).files
-    assert files["kernel.o"][:4] == b"\x7fELF"
+    assert files["kernel.so"][:4] == b"\x7fELF"
     assert files["kernel.cubin"][:4] == b"\x7fELF"
     ptx = files["kernel.ptx"].decode()
     assert ".target sm_90a" in ptx

@@ -447,7 +447,7 @@ def test_a_kernel_compiles_where_the_folder_for_temporary_files_has_a_space(monk
     (tmp_path / "a b, (c)").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a b, (c)"))
     entry = unigemm.compile(plan, cache).entry
-    assert {"kernel.o", "kernel.cubin", "kernel.ptx"} <= set(entry.files)
+    assert {"kernel.so", "kernel.cubin", "kernel.ptx"} <= set(entry.files)
 
 
 def test_no_folder_for_temporary_files_is_a_sentence(monkeypatch, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import run_only
 from cache_fakes import fake_artifact
+from processes import python
 from test_packaging import ROOT, settings
 
 import unigemm
@@ -106,13 +106,12 @@ def site_of(packages, folder):
 
 
 @pytest.mark.compile
-def test_every_kernel_of_a_bundle_runs_where_nothing_can_compile(packages, tmp_path):
+def test_every_kernel_of_a_bundle_runs_where_nothing_can_compile(packages, tmp_path, monkeypatch):
     for name in run_only.PRODUCTS:
         reason = backend_named(name).missing() or backend_named(name).compiler_missing()
         if reason is not None:
             pytest.skip(reason)
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler, which links kernels where they are compiled")
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))  # nor does a C compiler link the kernels
     plans = [run_only.plan_of(name) for name in run_only.PRODUCTS]
     made = unigemm.warmup([*plans, run_only.ROUNDING])
     digests = [each.entry.digest for each in made]
@@ -134,3 +133,28 @@ def test_every_kernel_of_a_bundle_runs_where_nothing_can_compile(packages, tmp_p
         check=False,
     )
     assert done.stdout.split() == ["ok"], done.stderr
+
+
+EMULATED = """
+import numpy as np
+import unigemm
+import unigemm.emulator
+
+a = (np.arange(64 * 64).reshape(64, 64) % 5).astype("float16")
+with unigemm.emulator.device("sm_90a") as gpu:
+    d = unigemm.matmul(a, a, backend="cute_wgmma")
+assert gpu.launches
+assert (d == a @ a).all()
+"""
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("words", [("-m", "unigemm", "demo"), ("-c", EMULATED)])
+def test_a_demo_and_an_emulated_product_need_no_c_compiler(words, tmp_path):
+    reason = backend_named("cute_wgmma").missing() or backend_named("cute_wgmma").compiler_missing()
+    if reason is not None:
+        pytest.skip(reason)
+    done = python(*words, cwd=ROOT, PATH=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    assert "failed" not in done.stdout

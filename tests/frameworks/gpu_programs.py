@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,8 +29,6 @@ def emulated(monkeypatch):
     """Give an emulated GPU that programs are planned for."""
     pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
     tvm_ffi = pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi is not installed")
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler, which the emulator links host code with")
     monkeypatch.setattr(tvm_ffi, "get_raw_stream", lambda device: 0)
     monkeypatch.setattr(calls, "_current", lambda index: contextlib.nullcontext())
     with emulator.device("sm_90a") as gpu:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -45,8 +44,6 @@ def alone(script, *arguments, tmp_path, bundle=None, **environment):
 def test_every_backend_multiplies_where_nothing_compiles(tmp_path):
     pytest.importorskip("torch")
     needs_hopper()
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler, which links kernels where they are compiled")
     from unigemm.cache import default_cache
 
     bundle = tmp_path / "bundle"
@@ -58,8 +55,6 @@ def test_every_backend_multiplies_where_nothing_compiles(tmp_path):
 def test_a_llama_reads_and_decodes_from_a_bundle_and_compiles_nothing(tmp_path):
     pytest.importorskip("torch")
     needs_hopper()
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler, which links kernels where they are compiled")
     script, products, bundle = HERE / "llama_from_bundle.py", tmp_path / "products", tmp_path / "b"
     done = alone(script, "record", products, tmp_path=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,61 +1,51 @@
-"""The host code of CuTe kernels: linking it, mapping it, and what of CUDA it calls.
+"""The host code of CuTe kernels: mapping it, and what of CUDA it calls.
 
-A kernel's object file builds the launch: grid, parameters, TMA descriptors. It calls functions of
-the CUDA runtime by names of CuTe DSL's own. ``cuda_runtime.c`` has these over the driver's, and is
-linked with each kernel, so that the shared object runs where there is neither the DSL nor a C
-compiler. It finds no function of the driver by itself: `open_shared` hands them in, on a GPU the
-driver's, and the emulator its own.
+A kernel's host code builds the launch: grid, parameters, TMA descriptors. It calls functions of the
+CUDA runtime by names of CuTe DSL's own. `open_shared` hands in others, over the driver's or the
+emulator's: so it runs where there is neither the DSL nor a C compiler.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import pkgutil
-import shutil
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import BackendUnavailable, UnigemmError
 from ..support.extras import install_command
-from ..support.log import LOG
-from .scratch import file_of, scratch_folder
+from .scratch import file_of
 
-__all__ = [
-    "FUNCTION",
-    "Driver",
-    "Unmapped",
-    "link",
-    "linked",
-    "missing",
-    "open_shared",
-    "runtime_source",
-]
+__all__ = ["FUNCTION", "Driver", "missing", "open_shared"]
 
 FUNCTION = "gemm"  # the exported symbol of every kernel
-_RUNTIME = "cuda_runtime.c"
-# No symbol table, identifier or note that names the compiler: equal kernels have equal bytes.
-_FLAGS = (
-    *("-shared", "-nostdlib", "-fPIC", "-O2", "-ffreestanding", "-fno-stack-protector"),
-    *("-fno-ident", "-fvisibility=hidden", "-s", "-Wl,-Bsymbolic", "-Wl,--build-id=none"),
+
+_INT, _HANDLE, _INDEX = ctypes.c_int, ctypes.c_void_p, ctypes.c_uint
+_INTO, _TEXT = ctypes.POINTER(_HANDLE), ctypes.c_char_p
+_INTO_INT, _TEXTS = ctypes.POINTER(_INT), ctypes.POINTER(_TEXT)
+_STATUS = _INT
+#: The driver's functions as they are called here: their parameters.
+_LOAD = ctypes.CFUNCTYPE(
+    _STATUS, _INTO, _HANDLE, _HANDLE, _HANDLE, _INDEX, _HANDLE, _HANDLE, _INDEX
 )
+_SET = ctypes.CFUNCTYPE(_STATUS, _INT, _INT, _HANDLE, _INT)
+_ERROR_NAME = ctypes.CFUNCTYPE(_STATUS, _STATUS, _TEXTS)
+#: Raises an error: its kind, and its words in parts.
+_RAISE = ctypes.CFUNCTYPE(None, _TEXT, _TEXTS, _INT)
 
 
-class Unmapped(BackendUnavailable):
-    """Host code cannot be linked or mapped here; the kernels themselves may be good."""
+class Driver(NamedTuple):
+    """Addresses of the driver's functions."""
 
-
-class Driver(ctypes.Structure):
-    """Addresses of the driver's functions, in the order of ``struct driver``."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_void_p)
-        for name in ("launch", "load", "kernel", "get", "set", "device", "use", "error_name")
-    )
+    launch: int
+    load: int
+    kernel: int
+    get: int
+    set: int
+    device: int
+    use: int
+    error_name: int
 
 
 @cache
@@ -69,63 +59,6 @@ def missing() -> str | None:
             f"that compiles nothing {install_command('run')}"
         )
     return None
-
-
-def runtime_source() -> bytes:
-    """Return the C source that is linked with each kernel; it may lie in an archive."""
-    return pkgutil.get_data(__package__, _RUNTIME) or b""
-
-
-def _compiler() -> str | None:
-    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-
-
-def link(target: Path) -> bytes | None:
-    """Make a shared object of an object file; None where no C compiler does.
-
-    Parameters
-    ----------
-    target
-        The object file, alone in a private folder.
-    """
-    compiler = _compiler()
-    if compiler is None:
-        return None
-    source, out = target.with_name(_RUNTIME), target.with_suffix(".so")
-    source.write_bytes(runtime_source())
-    # No LD_RUN_PATH, LIBRARY_PATH or GCC_EXEC_PREFIX: they would be part of what is made.
-    environment = {k: os.environ[k] for k in ("PATH", "LD_LIBRARY_PATH") if k in os.environ}
-    environment["TMPDIR"] = str(target.parent)
-    command = [compiler, *_FLAGS, "-o", out.name, target.name, source.name]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, check=False, cwd=target.parent
-    )
-    if done.returncode:
-        LOG.info("%s did not link a kernel: %s", compiler, done.stderr.strip())
-        return None
-    return out.read_bytes()
-
-
-def linked(files: Mapping[str, bytes]) -> bytes:
-    """Return the shared object of an artifact's files, linked now if it was compiled without one.
-
-    Raises
-    ------
-    Unmapped
-        No C compiler was there when it was compiled, and none is here.
-    """
-    data = files.get("kernel.so")
-    if data is None:
-        with scratch_folder() as folder:
-            target = folder / "kernel.o"
-            target.write_bytes(files["kernel.o"])
-            data = link(target)
-    if data is None:
-        raise Unmapped(
-            "it was compiled where no C compiler links (cc, gcc or clang), nor does one here; "
-            "compile it again where one is in PATH, or install one here"
-        )
-    return data
 
 
 @cache
@@ -145,7 +78,7 @@ def open_shared(data: bytes, driver: Driver, device: int, context: int) -> Calla
     Parameters
     ----------
     data
-        From `linked`.
+        Of an artifact, as `unigemm.backends.cute.linking` makes it.
     driver
         The functions that it calls.
     device, context
@@ -154,10 +87,8 @@ def open_shared(data: bytes, driver: Driver, device: int, context: int) -> Calla
 
     Raises
     ------
-    Unmapped
-        It cannot be mapped here.
     BackendUnavailable
-        The driver refuses its kernels.
+        It cannot be mapped here, or the driver refuses its kernels.
     """
     # `tvm_ffi.load_module` learns the format from a suffix, which a file in memory lacks.
     load = _ffi().get_global_func("ffi.Module.load_from_file.so")
@@ -166,27 +97,78 @@ def open_shared(data: bytes, driver: Driver, device: int, context: int) -> Calla
             library = ctypes.CDLL(path)
             module = load(path, "so")
     except (RuntimeError, OSError) as error:
-        raise Unmapped(
+        raise BackendUnavailable(
             f"its host code cannot be mapped ({error}); allow this process to map files to run, or "
             "name another backend="
         ) from error
-    start = library.unigemm_open
-    start.argtypes = ctypes.POINTER(Driver), ctypes.c_int, ctypes.c_void_p
-    status = start(ctypes.byref(driver), device, context)
+    functions = _functions(driver, device)
+    _LOADED.append((module, functions))
+    addresses = {name: ctypes.cast(f, _HANDLE).value for name, f in functions.items()}
+    for name, address in {**addresses, "context": context}.items():
+        _HANDLE.in_dll(library, f"slot_{name}").value = address
+    kernels = _HANDLE()
+    status = getattr(library, f"__cute_internal_{FUNCTION}_cuda_init")(ctypes.byref(kernels))
+    if not status:
+        load_to_device = getattr(library, f"__cute_internal_{FUNCTION}_cuda_load_to_device")
+        status = load_to_device(ctypes.byref(kernels), device)
     if status:
         raise BackendUnavailable(
-            f"the driver does not load its kernels ({_error_name(driver, status)}); update the "
-            "driver, or name another backend="
+            f"the driver does not load its kernels ({_error_name(driver, status).decode()}); "
+            "update the driver, or name another backend="
         )
-    _LOADED.append(module)
     return getattr(module, FUNCTION)
 
 
-_LOADED: list[Any] = []  # functions do not keep their modules alive
+_LOADED: list[Any] = []  # functions keep neither their modules alive, nor what those call
 
 
-def _error_name(driver: Driver, status: int) -> str:
-    name = ctypes.c_char_p()
-    ask = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
-    ask(driver.error_name)(status, ctypes.byref(name))
-    return (name.value or b"an unknown error").decode()
+def _functions(driver: Driver, device: int) -> dict[str, Any]:
+    """Return what host code calls, by the slots that it is handed.
+
+    Those of Python are called while kernels are loaded, and by a launch that failed.
+    """
+    load, set_attribute = _LOAD(driver.load), _SET(driver.set)
+    own = ctypes.CDLL(None)  # tvm_ffi's are known to the whole process
+
+    @ctypes.CFUNCTYPE(_STATUS, _INTO, _HANDLE)
+    def load_data(into: Any, code: int) -> int:
+        return load(into, code, None, None, 0, None, None, 0)
+
+    @ctypes.CFUNCTYPE(_STATUS, _INTO_INT)
+    def current(into: Any) -> int:
+        into[0] = device
+        return 0
+
+    @ctypes.CFUNCTYPE(_STATUS, _HANDLE, _INT, _INT)
+    def set_here(kernel: int, attribute: int, value: int) -> int:
+        return set_attribute(attribute, value, kernel, device)
+
+    @ctypes.CFUNCTYPE(_STATUS, _HANDLE, _INT, _INT, _INT)
+    def set_there(kernel: int, attribute: int, value: int, on: int) -> int:
+        return set_attribute(attribute, value, kernel, on)
+
+    @ctypes.CFUNCTYPE(None, _RAISE, _STATUS)
+    def refused(set_raised: Any, status: int) -> None:
+        words = b"the CUDA driver refused to launch a CuTe kernel: ", _error_name(driver, status)
+        set_raised(UnigemmError.__name__.encode(), (_TEXT * 2)(*words), 2)
+
+    return {
+        "launch": _HANDLE(driver.launch),
+        "use": _HANDLE(driver.use),
+        "_cudaLibraryLoadData": load_data,
+        "_cudaLibraryGetKernel": _HANDLE(driver.kernel),
+        "_cuKernelGetAttribute": _HANDLE(driver.get),
+        "_cudaKernelSetAttributeForDevice": set_there,
+        "_cudaFuncSetAttribute": set_here,
+        "_cudaDeviceGetAttribute": _HANDLE(driver.device),
+        "_cudaGetDevice": current,
+        "CuteDSLRT_TVMFFISetRaisedCudaError": refused,
+        "TVMFFIErrorSetRaisedFromCStr": own.TVMFFIErrorSetRaisedFromCStr,
+        "TVMFFIErrorSetRaisedFromCStrParts": own.TVMFFIErrorSetRaisedFromCStrParts,
+    }
+
+
+def _error_name(driver: Driver, status: int) -> bytes:
+    name = _TEXT()
+    _ERROR_NAME(driver.error_name)(status, ctypes.byref(name))
+    return name.value or b"an unknown error"

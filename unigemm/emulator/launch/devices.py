@@ -13,7 +13,6 @@ from typing import Any
 from ...arrays.library import KNOWN, Library
 from ...arrays.numpy_arrays import array_types, numpy_library
 from ...arrays.operands import Device, Operand
-from ...cache import host_code
 from ...cache.artifact import KernelKey
 from ...errors import BackendUnavailable
 from ...planning.plan import Plan
@@ -95,7 +94,7 @@ class EmulatedDevice:
         Raises
         ------
         BackendUnavailable
-            It is no CuTe kernel, or its host code cannot be linked or mapped here.
+            It is no CuTe kernel, or its host code cannot be mapped here.
         """
         if "kernel.ptx" not in files:
             raise BackendUnavailable(
@@ -104,7 +103,7 @@ class EmulatedDevice:
             )
         ptx = files["kernel.ptx"].decode()
         shared = self.target.smem_per_block
-        return host.HostFunction(host_code.linked(files), ptx, shared, partial(self.run, ptx))
+        return host.HostFunction(files["kernel.so"], ptx, shared, partial(self.run, ptx))
 
     def run(self, ptx: str, requested: host.Launch) -> None:
         """Run one launch."""

@@ -114,7 +114,7 @@ class HostFunction:
             name: ctypes.CFUNCTYPE(_STATUS, *_SIGNATURES[name])(answer)
             for name, answer in answers.items()
         }
-        addresses = {n: ctypes.cast(f, _HANDLE).value for n, f in self._answers.items()}
+        addresses = {n: ctypes.cast(f, _HANDLE).value or 0 for n, f in self._answers.items()}
         self._function = open_shared(shared_object, Driver(**addresses), 0, 0)
 
     def __call__(self, *arguments: int | float) -> None:
