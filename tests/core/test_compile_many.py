@@ -8,6 +8,7 @@ import signal
 import sys
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -177,6 +178,22 @@ def test_a_compiler_that_a_process_started_ends_with_it(monkeypatch, tmp_path):
     with open(answers, "rb", buffering=0) as file:
         assert select.select([file], [], [], 10)[0]
         assert file.read() == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the script is a shell's")
+def test_temporary_files_of_a_process_that_is_killed_go_with_it(monkeypatch, tmp_path):
+    script, folder = tmp_path / "python", tmp_path / "tmp"
+    script.write_text('#!/bin/sh\nmktemp -d -p "$TMPDIR"\nsleep 60\n')
+    script.chmod(0o700)
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr("sys.executable", str(script))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with closing(CompileProcess()) as process:
+        made = Path(os.fsdecode(process._process.stdout.readline().rstrip()))
+        assert made.is_dir()
+        assert folder in made.parents
+    assert not list(folder.iterdir())
 
 
 def test_a_process_ends_when_nobody_asks_any_more():

@@ -12,11 +12,12 @@ import struct
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import IO, Any
 
 from .. import errors
 from ..cache.artifact import Artifact
+from ..cache.scratch import scratch_folder
 from ..errors import CompilationError, UnigemmError
 from .plan import Plan
 
@@ -29,26 +30,26 @@ _SHOWN = 2000  # characters of what a process said last
 class CompileProcess:
     """An interpreter that compiles the plans that it is sent, with the paths of this one.
 
-    It does not run the caller's main module, and it ends with this process, however that ends. Not
-    for several threads at once.
+    It does not run the caller's main module, and it ends with this process, however that ends. Its
+    temporary files lie in a folder that goes with it. Not for several threads at once.
     """
 
     def __init__(self) -> None:
         path = [each for each in sys.path if isinstance(each, str)]  # imports pass over others
         code = f"import sys; sys.path[:] = {path!r}; from {__name__} import serve; serve()"
         self._owner = os.getpid()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
-        try:
+        with ExitStack() as made:
+            self._said = made.enter_context(tempfile.TemporaryFile())
+            folder = made.enter_context(scratch_folder())
             self._process = subprocess.Popen(
                 [sys.executable or "python3", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
+                env={**os.environ, "TMPDIR": str(folder)},  # it is killed, and removes nothing
                 start_new_session=True,  # ^C is for this process, which ends the other
             )
-        except BaseException:
-            self._said.close()
-            raise
+            self._made = made.pop_all()
 
     def compile(self, plan: Plan) -> Artifact:
         """Compile a plan's kernel, for a backend of unigemm itself.
@@ -92,7 +93,7 @@ class CompileProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
-        for file in (self._process.stdin, self._process.stdout, self._said):
+        for file in (self._process.stdin, self._process.stdout, self._made):
             with suppress(OSError):  # what could not be sent
                 file.close()  # type: ignore[union-attr]
 
