@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import unigemm
 from unigemm import cache
 from unigemm.cli.main import app
-from unigemm.errors import BackendUnavailable, CacheError, CompilationError, UnsupportedProblem
+from unigemm.errors import (
+    BackendUnavailable,
+    CacheError,
+    CompilationError,
+    UnigemmError,
+    UnsupportedProblem,
+)
 from unigemm.planning.registry import backend_named
 from unigemm.problem.dtypes import DType, numpy_dtype
-from unigemm.runtime import bind, loader
+from unigemm.runtime import bind, loader, product_lists
+from unigemm.runtime import warmup as warmup_module
 from unigemm.runtime.warmup import plans_for
 from unigemm.support import env
 
@@ -319,3 +330,66 @@ def test_a_list_becomes_kernels_and_a_bundle_of_exactly_these(tmp_path, monkeypa
         run(app, ["cache", "export", str(bundle), "--key", "12", "--from", *words],
             catch_exceptions=False)  # fmt: skip
     assert env.compiling() == "auto"
+
+
+GOOD = {
+    "words": {**LAYER, "m": 8},
+    "grouped": {**LAYER, "m": 64, "groups": 4, "along": "m"},
+    "range": {**LAYER, "m": [1, 3]},
+}
+ODD = st.one_of(
+    *(st.none(), st.booleans(), st.integers(-3, 2**70), st.floats(), st.text(max_size=4)),
+    *(st.just(each) for each in ([], {}, [1, 2], ["bias"], {"a": 0}, "m", "f16", "1x128")),
+)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_damaged_products_are_typed_errors_that_name_the_line(kind, data):
+    """Any word of a product may hold anything: it is planned, or refused by its line."""
+    spec = dict(GOOD[kind])
+    for word in data.draw(st.lists(st.sampled_from([*warmup_module._SIZES, *warmup_module._WORDS]),
+                                   min_size=1, max_size=2)):  # fmt: skip
+        spec[word] = data.draw(ODD)
+    try:
+        plans_for([spec], "h100", None)
+    except UnigemmError as error:
+        said = str(error)
+    else:
+        said = "specs[0]: "
+    assert said.startswith("specs[0]: ")
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_damaged_files_are_typed_errors_that_name_the_line(tmp_path_factory, data):
+    text = bytearray(b"\n".join(json.dumps({**LAYER, "m": m}).encode() for m in (8, 9)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    file = tmp_path_factory.mktemp("lists") / "products.jsonl"
+    file.write_bytes(text[: data.draw(st.integers(0, len(text)))])
+    try:
+        plans_for(file, "h100", None)
+    except UnigemmError as error:
+        said = str(error)
+    else:
+        said = "line 1 of "
+    assert re.match(r"line [123] of |.* holds no product", said)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
+def test_a_file_without_an_end_is_refused_by_its_line():
+    with pytest.raises(UnsupportedProblem, match=r"^line 1 of /dev/zero is no JSON .*longer"):
+        plans_for("/dev/zero", "h100", None)
+
+
+def test_a_list_of_too_many_products_and_an_empty_one_are_refused(tmp_path, monkeypatch):
+    file = tmp_path / "products.jsonl"
+    file.write_text("\n \n")
+    with pytest.raises(UnsupportedProblem, match=r"holds no product; record some"):
+        plans_for(file, "h100", None)
+    monkeypatch.setattr(product_lists, "_MOST", 2)
+    file.write_text((json.dumps({**LAYER, "m": 8}) + "\n") * 3)
+    with pytest.raises(UnsupportedProblem, match=r"^line 3 of .* is one too many: .*ranges of m"):
+        plans_for(file, "h100", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,8 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import CacheError, CacheWarning, UnigemmError, UnsupportedProblem
-from ..planning import strict_json as strictjson
+from ..errors import (
+    BackendUnavailable,
+    CacheError,
+    CacheWarning,
+    UnigemmError,
+    UnsupportedProblem,
+)
 from ..planning.plan import Plan
 from ..planning.select import plan_gemm
 from ..planning.size_buckets import size_classes
@@ -43,7 +47,6 @@ _WORDS = ("dtype", "out_dtype", "layout", "batch", "epilogue", "groups", "along"
           "scale_b", "quantize_out", "backend", "precision", "deterministic",
           "batch_invariant")  # fmt: skip
 _MOST_ROWS = 1 << 20
-_LONGEST = 16 << 20  # characters of a line
 
 
 @contextmanager
@@ -235,8 +238,9 @@ def planned_calls(
         try:
             for each in resolved:
                 yield from _plans(spec, each, wanted)
-        except UnsupportedProblem as error:
-            raise UnsupportedProblem(f"{where}: {error}") from error
+        except (UnsupportedProblem, BackendUnavailable) as error:
+            kind = UnsupportedProblem if isinstance(error, ValueError) else BackendUnavailable
+            raise kind(f"{where}: {error}") from error
 
 
 def _specs(specs: Any) -> Iterator[tuple[str, Any]]:
@@ -246,20 +250,9 @@ def _specs(specs: Any) -> Iterator[tuple[str, Any]]:
             raise UnsupportedProblem("specs is one product; pass a list of them")
         yield from ((f"specs[{i}]", spec) for i, spec in enumerate(specs))
         return
-    name = os.fspath(specs)
-    try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UnsupportedProblem(
-            f"{name} is no text in UTF-8 ({error.reason}); give a JSON object in each line"
-        ) from None
-    for number, line in enumerate(text.splitlines(), 1):
-        where = f"line {number} of {name}"
-        if line.strip():
-            try:
-                yield where, strictjson.loads(line, _LONGEST)
-            except ValueError as error:
-                raise UnsupportedProblem(f"{where} is no JSON ({error}); give one object") from None
+    from .product_lists import lines_of
+
+    yield from lines_of(os.fsdecode(specs))
 
 
 def _plans(
@@ -293,6 +286,8 @@ def _planned_again(plan: Plan, target: Target | None) -> Plan:
 def _of_words(
     spec: dict[str, Any], target: Target | None, epilogues: Sequence[str | None]
 ) -> Iterator[tuple[Plan, Request | None]]:
+    from .product_lists import check_words
+
     unknown = spec.keys() - {*_SIZES, *_WORDS}
     missing = {*_SIZES, "dtype"} - spec.keys()
     if unknown or missing:
@@ -300,9 +295,12 @@ def _of_words(
             f"it has {', '.join(map(shown, sorted(unknown))) or 'no ' + ', '.join(sorted(missing))}"
             f"; a product has {', '.join((*_SIZES, 'dtype'))}, and may have {', '.join(_WORDS[1:])}"
         )
+    check_words(spec)
     first, last = _range(spec.pop("m"))
     n, k = (whole_number(spec.pop(name), name, 1) for name in ("n", "k"))
     batch = whole_number(spec.pop("batch", 1), "batch", 1)
+    if spec.get("groups") is not None:
+        spec["groups"] = whole_number(spec["groups"], "groups", 1)
     own = [spec.pop("epilogue")] if "epilogue" in spec else epilogues
     for epilogue in own:
         classes: set[Extents] = set()
