@@ -5,12 +5,12 @@ Names are imported on first use, so that ``import unigemm`` costs next to nothin
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import hooks
 from .support.dynamo import untraced as _untraced
 from .support.dynamo import untraced_api as _untraced_api
+from .support.forks import imported as _imported
 
 if TYPE_CHECKING:
     from .api import CompiledKernel, compile, matmul, plan
@@ -152,11 +152,11 @@ __all__ = [
 @_untraced
 def __getattr__(name: str) -> Any:
     if name == "epilogue":  # a module
-        return import_module(f".{name}", __name__)
+        return _imported(f"{__name__}.{name}")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{module}", __name__), name)
+    value = getattr(_imported(f"{__name__}.{module}"), name)
     _untraced_api(value, name)
     globals()[name] = value
     return value

@@ -5,8 +5,9 @@ A name is ``"module:attribute"``, and what it names is imported when it is first
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
+
+from .support.forks import imported
 
 __all__ = ["BACKENDS", "ENTRY_POINTS", "MEASURER", "QUANTIZER", "named"]
 
@@ -23,4 +24,4 @@ QUANTIZER = ""
 def named(where: str) -> Any:
     """Import what ``"module:attribute"`` names."""
     module, _, attribute = where.partition(":")
-    return getattr(import_module(module), attribute)
+    return getattr(imported(module), attribute)

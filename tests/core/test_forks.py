@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from processes import python
 from test_cache import fake_artifact, fake_key, is_whole, never
 
 from unigemm.cache import Cache, waiting
@@ -193,6 +194,69 @@ def test_a_child_multiplies_while_a_thread_of_its_parent_loads_the_same_kernel(
             assert in_child(check) == 0
     finally:
         dispatch.forget()
+
+
+FIRST_CALLS = """
+import os, signal, sys, threading, time
+import numpy as np
+import unigemm
+
+a = np.eye(4, dtype="float32")
+
+
+def call():
+    unigemm.plan(a, a).to_dict()
+    return bool((unigemm.matmul(a, a) == a).all())
+
+
+thread = threading.Thread(target=call)
+thread.start()
+time.sleep(float(sys.argv[1]))
+child = os.fork()
+if child == 0:
+    signal.alarm(100)  # ends a child that waits for ever
+    os._exit(not call())
+thread.join()
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.parametrize("delay", [0, 0.005, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.2, 0.3, 0.4])
+def test_a_child_multiplies_whose_parent_forks_in_the_first_call_of_a_thread(delay):
+    done = python("-W", "ignore", "-c", FIRST_CALLS, delay, cwd=ROOT, OPENBLAS_NUM_THREADS=1)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_work_that_holds_forks_back_begins_while_a_process_forks(monkeypatch):
+    """Not between the last look at who holds forks back and the fork itself."""
+    begun, held = threading.Event(), []
+    wait = threading.Event.wait
+
+    def work():
+        with forks.held_back():
+            begun.set()
+
+    def look(event, patience=None):  # what the fork does while it waits
+        monkeypatch.setattr(threading.Event, "wait", wait)
+        thread = threading.Thread(target=work)
+        thread.start()
+        held.append((thread, begun.wait(0.2)))
+        return wait(event, patience)
+
+    def first(pause):
+        with forks.held_back():
+            pause()
+
+    with elsewhere(first):
+        monkeypatch.setattr(forks, "_PATIENCE_S", 0.05)
+        monkeypatch.setattr(threading.Event, "wait", look)
+        status = in_child(lambda: True)
+        monkeypatch.undo()
+    assert status == 0
+    ((thread, early),) = held
+    assert not early
+    thread.join()
+    assert begun.is_set()
 
 
 # Waiting for another process.

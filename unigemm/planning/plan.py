@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import UnsupportedProblem
 from ..problem.problem import Extents, Problem
+from ..support.forks import imported
 from . import strict_json as strictjson
 from .config import Config
 from .explanation import explained, screen
@@ -120,9 +121,9 @@ class Plan:
         The fields of `config` stand at the top level, and `version` names the version of the keys.
         `assumed` is beside the estimated times.
         """
-        import msgspec
-
-        data = msgspec.to_builtins(replace(self, target=replace(self.target, calibration=None)))
+        data = imported("msgspec").to_builtins(
+            replace(self, target=replace(self.target, calibration=None))
+        )
         data["target"].pop("calibration", None)
         config = data.pop("config")
         start = {"version": VERSION, "backend": data.pop("backend"), **config}

@@ -13,6 +13,7 @@ from ..arrays.operands import Device, stream_handle
 from ..errors import UnsupportedProblem
 from ..planning.plan import Plan
 from ..support.arguments import factor, refuse_fractions
+from ..support.forks import held_back
 from .bind import bind
 from .bind_any import bind_call
 from .bound import Bound, is_shared, keep, store
@@ -99,7 +100,12 @@ def if_known(
 
 
 def _first(request: Request) -> Any:
-    """Check a call, bind it unless its kind is known, and run it."""
+    """Check a call, bind it unless its kind is known, and run it; forks wait for it."""
+    with held_back():
+        return _checked(request)
+
+
+def _checked(request: Request) -> Any:
     from ..arrays.dlpack_arrays import HostView, native
 
     request = whole(request)

@@ -11,10 +11,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any, Generic, TypeVar, overload
 
-__all__ = ["Lock", "cached_property", "held_back"]
+__all__ = ["Lock", "cached_property", "held_back", "imported"]
 
 T = TypeVar("T")
 
@@ -63,16 +64,23 @@ class Lock:
 _LOCKS: weakref.WeakSet[Lock] = weakref.WeakSet()
 # Work that forks wait for, with its thread; the event is set when it is done.
 _holding: dict[threading.Event, int] = {}
+_gate = threading.Lock()  # held while a process forks: no such work begins
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
     """Let forks wait until the block is done, for a few seconds at most.
 
-    For work that the child could not repair, such as a module that is half imported.
+    For work that the child could not repair, such as a module that is half imported: the child
+    would wait for ever for the thread that imports it.
     """
+    thread = threading.get_ident()
+    if thread in list(_holding.values()):  # the fork that waits for it has closed the gate
+        yield
+        return
     done = threading.Event()
-    _holding[done] = threading.get_ident()
+    with _gate:
+        _holding[done] = thread
     try:
         yield
     finally:
@@ -80,14 +88,28 @@ def held_back() -> Iterator[None]:
         done.set()
 
 
+def imported(name: str) -> Any:
+    """Import a module while forks wait."""
+    with held_back():
+        return import_module(name)
+
+
 def _before() -> None:
     end = time.monotonic() + _PATIENCE_S
+    _gate.acquire(timeout=_PATIENCE_S)  # a signal handler may fork while this thread has it
     for done, thread in list(_holding.items()):
         if thread != threading.get_ident():
             done.wait(max(0.0, end - time.monotonic()))
 
 
+def _after_in_parent() -> None:
+    with suppress(RuntimeError):  # another fork lost its patience
+        _gate.release()
+
+
 def _after_in_child() -> None:
+    global _gate
+    _gate = threading.Lock()
     for done, thread in list(_holding.items()):
         if thread != threading.get_ident():
             del _holding[done]
@@ -96,7 +118,9 @@ def _after_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_child=_after_in_child)
+    os.register_at_fork(
+        before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+    )
 
 
 class cached_property(Generic[T]):  # named as the one that it stands in for
