@@ -29,6 +29,7 @@ from .bind import replan
 from .compile_many import Compiled, compile_needed, compiled, kernel_name
 from .loader import RECORDERS
 from .plan_call import plan_request
+from .product_lists import check_words, lines_of
 from .rounding_kernels import RoundingKernel, second_passes_of
 from .words import request_of
 
@@ -250,8 +251,6 @@ def _specs(specs: Any) -> Iterator[tuple[str, Any]]:
             raise UnsupportedProblem("specs is one product; pass a list of them")
         yield from ((f"specs[{i}]", spec) for i, spec in enumerate(specs))
         return
-    from .product_lists import lines_of
-
     yield from lines_of(os.fsdecode(specs))
 
 
@@ -286,8 +285,6 @@ def _planned_again(plan: Plan, target: Target | None) -> Plan:
 def _of_words(
     spec: dict[str, Any], target: Target | None, epilogues: Sequence[str | None]
 ) -> Iterator[tuple[Plan, Request | None]]:
-    from .product_lists import check_words
-
     unknown = spec.keys() - {*_SIZES, *_WORDS}
     missing = {*_SIZES, "dtype"} - spec.keys()
     if unknown or missing:
