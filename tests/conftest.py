@@ -11,6 +11,8 @@ import tempfile
 # Before NumPy is imported: the tests' matrices are small, and threads of BLAS that share cores with
 # other processes wait for each other for longer than they multiply.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Before JAX is imported: it would take three quarters of a card, which other workers share.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import pytest
 from hypothesis import HealthCheck, settings
