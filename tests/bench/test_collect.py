@@ -28,7 +28,7 @@ from unigemm.planning.target import named_target
 from unigemm.problem.dtypes import DType
 from unigemm.tuning.launch_draw import Amounts, LaunchDraw, kernel_of, varied
 from unigemm.tuning.measure import Workload
-from unigemm.tuning.sweep import contenders, key_of, planned
+from unigemm.tuning.sweep import contenders, key_of, planned, record_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -198,10 +198,8 @@ def collected(tmp_path, measure, pool, seconds=1e6):
 
 
 def measured(work, plans):
-    from unigemm.tuning.sweep import _record
-
     return [
-        {**_record(work, plan), "us": 2.0 + i, "cublas_us": 1.0} for i, plan in enumerate(plans)
+        {**record_of(work, plan), "us": 2.0 + i, "cublas_us": 1.0} for i, plan in enumerate(plans)
     ]
 
 

@@ -41,6 +41,7 @@ __all__ = [
     "contenders",
     "key_of",
     "read",
+    "record_of",
     "row",
     "sampled",
     "spec_of",
@@ -319,7 +320,7 @@ def sweep(
     records: dict[str, dict[str, Any]] = {}
     for plan in plans:
         name = f"{plan.backend} {plan.config}"
-        record = records[name] = _record(work, plan)
+        record = records[name] = record_of(work, plan)
         calls = [arrays.call(plan) for arrays in operands.sets]
         checked = operands.fresh()  # not what another one has written
         try:
@@ -342,7 +343,8 @@ def sweep(
     return list(records.values())
 
 
-def _record(work: Workload, plan: Plan) -> dict[str, Any]:
+def record_of(work: Workload, plan: Plan) -> dict[str, Any]:
+    """Return what a record says of a plan before it is measured."""
     backend = backend_named(plan.backend)
     return {
         "problem": str(work),
@@ -440,7 +442,7 @@ def sweep_into(
     known = {key_of(record): record for record in read(path)}
     if verify:
         known = {k: each for k, each in known.items() if "error_of_bound" in each}
-    keys = [key_of(_record(work, plan)) for plan in plans]
+    keys = [key_of(record_of(work, plan)) for plan in plans]
     todo = [plan for key, plan in zip(keys, plans, strict=True) if key not in known]
     say = report or (lambda done, of: None)
     with path.open("a") as lines:
