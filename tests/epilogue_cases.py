@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import call_path
 import numpy as np
 from reference import NUMPY, Lib, Strided, strided_view
 from sampling import SEED, sampled
@@ -22,9 +23,6 @@ import unigemm
 from bench.host import HostDevice
 from unigemm.arrays.libraries import view
 from unigemm.problem.dtypes import DType, numpy_dtype
-from unigemm.runtime.epilogue_arguments import traced_epilogue
-from unigemm.runtime.options import Options
-from unigemm.runtime.request import Request
 from unigemm.tuning.expected import bounds_of
 from unigemm.tuning.operands import requested_of
 
@@ -417,13 +415,13 @@ def check_planned(case: WithEpilogue, plan: Any, lib: Lib, on: Any = None) -> No
 
 
 def _of_its_bounds(plan: Any, x: Any, y: Any, given: dict[str, Any], got: list[Any]) -> float:
-    arguments = Request(None, None, **given).arguments()
+    arguments = call_path.epilogue_arguments(**given)
 
     def see(value: Any, name: str) -> Any:
         return view(value, name).layout
 
-    a, options = see(x, "a"), Options(dtype=plan.problem.d.dtype)
-    traced = traced_epilogue(arguments, a, see(y, "b"), None, see, options, on_host=True)
+    a, dtype = see(x, "a"), plan.problem.d.dtype
+    traced = call_path.trace(arguments, a, see(y, "b"), see, dtype, on_host=True)
     requested = requested_of(plan, traced, a.dtype, arguments)
     written = [name for name in given if "_out" in name]
     names = ["out", *(f"result {i + 1}" for i in range(traced.returned)), *written]

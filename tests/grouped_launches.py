@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import call_path
 import numpy as np
 
 from unigemm.planning.config import Config
@@ -296,7 +297,6 @@ def with_config(plan: Plan, config: Config) -> Plan:
 
 def launched(case: GroupedCase, gpu: Any, backend: str, plan: Plan | None = None) -> Arrays:
     """Launch a case on an emulated device and hold D against the reference."""
-    from unigemm.runtime.loader import _launcher
 
     x = Arrays(case)
     plan = plan or plan_for(case, x, gpu.target, backend)
@@ -305,7 +305,7 @@ def launched(case: GroupedCase, gpu: Any, backend: str, plan: Plan | None = None
         gpu.see(y)
     for y in (x.d, workspace, x.stored):
         gpu.see(y, write=True)
-    launch = _launcher(plan, x.gemm(), gpu.index)
+    launch = call_path.launcher(plan, x.gemm(), gpu.index)
     check(case, x, launch, workspace)
     x.launch, x.workspace = launch, workspace
     return x

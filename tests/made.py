@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import unigemm
 from unigemm.cache.artifact import Artifact
 from unigemm.planning.plan import Plan
-from unigemm.runtime.loader import kernel_entry
 
 __all__ = ["made"]
 
 
 def made(plan: Plan) -> Artifact:
     """Return a plan's kernel from the cache of this run, compiled if it is not there."""
-    entry = kernel_entry(plan)
+    entry = unigemm.compile(plan).entry
     assert entry is not None, "the host has no kernels"
     return Artifact(files=entry.read(), info=entry.info)

@@ -283,18 +283,17 @@ from unigemm.backends.cutile import toolchain
 toolchain._installed = {}.get
 toolchain.shutil.which = lambda name, path=None: None
 import unigemm
-from unigemm.runtime import loader as dispatch
 from unigemm.cache import default_cache
 spec = unigemm.ArraySpec((512, 512), "bfloat16")
 plan = unigemm.plan(spec, spec, target="sm_90a", backend="cutile")
 assert toolchain.missing() is not None
-entry = dispatch.kernel_entry(plan)
+entry = unigemm.compile(plan).entry
 assert entry.layer == "bundle", entry
 assert "cuda.tile" not in sys.modules
 print(entry.digest, sorted(entry.files))
 other = unigemm.ArraySpec((512, 512), "float16")
 try:
-    dispatch.kernel_entry(unigemm.plan(other, other, target="sm_90a", backend="cutile"))
+    unigemm.compile(unigemm.plan(other, other, target="sm_90a", backend="cutile"))
 except unigemm.BackendUnavailable as error:
     assert "UNIGEMM_CACHE_BUNDLES" in str(error)
 else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import call_path
 import numpy as np
 import pytest
 from activation_values import REFERENCE, checked
@@ -35,9 +36,6 @@ from unigemm.planning.target import named_target
 from unigemm.problem.canonical import Layout, canonical
 from unigemm.problem.dtypes import DType, numpy_dtype
 from unigemm.problem.epilogue import Epilogue, arithmetic, evaluate
-from unigemm.runtime.epilogue_arguments import traced_epilogue
-from unigemm.runtime.options import Options
-from unigemm.runtime.request import Request
 
 
 def bent(acc, v, s):
@@ -144,7 +142,7 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
     rng = np.random.default_rng(m * 1000 + n)
     (dtype, out), shape = kinds, (*batch, m, n)
     shared = (False,) * len(batch)
-    options = Request(None, None, **CASES[name]).arguments()
+    options = call_path.epilogue_arguments(**CASES[name])
     gated, scaled = "gate_layout" in options, dtype is DType.FLOAT8_E4M3FN
     layout = "nt" if dtype.itemsize == 1 else layout  # others are refused
     if "halves" in name:  # others are refused
@@ -169,8 +167,8 @@ def test_blocks_carry_out_the_epilogue_of_numpy_and_write_nothing_else(
             kind = DType.FLOAT32 if value == "written" else aux_type
             layouts[key], memories[at] = aux(value, shape, kind, rng, apart)
         given[key] = (at, value)
-    found = traced_epilogue(
-        options, a_lay, b_lay, None, lambda _, key: layouts[key], Options(dtype=out),
+    found = call_path.trace(
+        options, a_lay, b_lay, lambda _, key: layouts[key], out,
         on_host=False, in_place=name == "in place",
     )  # fmt: skip
     arrays = list(found.names)
@@ -250,9 +248,7 @@ def test_a_launch_passes_arrays_numbers_and_the_largest_magnitude_in_order(monke
         "amax_out": Layout((1,), (1,), DType.FLOAT32),
     }
     options = {"alpha": 2.0, "c": "full", "bias": "row", "beta": 0.5, "amax_out": "largest"}
-    found = traced_epilogue(
-        options, lay, lay, None, lambda _, key: layouts[key], Options(), on_host=False
-    )
+    found = call_path.trace(options, lay, lay, lambda _, key: layouts[key], on_host=False)
     gemm = canonical(
         lay,
         Layout((64, 64), (1, 64), dtype, 16),

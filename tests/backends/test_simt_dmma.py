@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from call_path import specs_of_words
 from gpu_cases import matrix
 from made import made
 from reference import NUMPY, Case, check_case, flat_poison, lay_out, strided_view
@@ -35,7 +36,6 @@ from unigemm.planning.prediction import Alternative
 from unigemm.planning.target import ARCHITECTURES, named_target
 from unigemm.problem.dtypes import DType
 from unigemm.problem.problem import Extents
-from unigemm.runtime.words import specs
 
 FLOAT64 = DType.FLOAT64
 CLASSES = [
@@ -269,7 +269,7 @@ SQUARES = [(size,) * 3 for size in (256, 512, 1024, 2048, 4096)]
     "sizes", [*SQUARES, (16, 4096, 4096), (64, 4096, 4096), (65536, 64, 64)], ids=str
 )
 def test_hoppers_tensor_cores_multiply_float64(sizes, layout):
-    plan = unigemm.plan(*specs(*sizes, "float64", layout, 1), target="sm_90a")
+    plan = unigemm.plan(*specs_of_words(*sizes, "float64", layout, 1), target="sm_90a")
     assert plan.backend == "cute_simt"
     assert is_dmma(plan.config)
     assert f" {plan.config.schedule} " in str(plan.config)
@@ -280,7 +280,7 @@ def test_hoppers_tensor_cores_multiply_float64(sizes, layout):
 def test_one_row_is_still_for_the_schedules_of_few_rows():
     """It waits for memory alone."""
     for layout in ("nn", "nt", "tn"):
-        plan = unigemm.plan(*specs(1, 4096, 4096, "float64", layout, 1), target="sm_90a")
+        plan = unigemm.plan(*specs_of_words(1, 4096, 4096, "float64", layout, 1), target="sm_90a")
         assert plan.config.schedule in ("dot", "axpy")
 
 
@@ -327,7 +327,9 @@ def test_a_configuration_costs_alone_what_it_does_in_a_ranking(extents):
 @pytest.mark.parametrize(("n", "k"), [(72, 200), (512, 512), (64, 65536)])
 def test_every_m_has_one_configuration_where_rows_are_to_keep_their_bits(n, k):
     plans = [
-        unigemm.plan(*specs(m, n, k, "float64", "nn", 1), target="sm_90a", batch_invariant=True)
+        unigemm.plan(
+            *specs_of_words(m, n, k, "float64", "nn", 1), target="sm_90a", batch_invariant=True
+        )
         for m in (1, 7, 64, 130, 8192)
     ]
     assert len({(plan.backend, plan.config, plan.problem) for plan in plans}) == 1

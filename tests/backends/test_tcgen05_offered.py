@@ -12,6 +12,7 @@ import pytest
 from tcgen05_plans import KINDS, PAIRS_OF_4, Offer, chosen, offers, plan_of, spread
 from tcgen05_products import multiply
 
+import unigemm
 from unigemm.backends.cute_tcgen05.candidates import offered
 from unigemm.backends.cute_tcgen05.geometry import COLUMNS, PREFETCHED, geometry, is_repacked
 from unigemm.cache import Entry
@@ -20,7 +21,6 @@ from unigemm.emulator import device
 from unigemm.emulator.launch.host import missing
 from unigemm.planning.plan import Plan
 from unigemm.problem.dtypes import FLOAT8, DType
-from unigemm.runtime.loader import kernel_entry
 
 REGISTERS = 64 * 1024  # of an SM
 
@@ -47,7 +47,7 @@ def test_an_offered_configuration_compiles_without_spills_and_multiplies_right(
     spread(monkeypatch, offer)
     plan = plan_of(offer)
     assert offer.config in offered(plan.problem, plan.target)
-    entry = kernel_entry(plan)
+    entry = unigemm.compile(plan).entry
     assert_limits(plan, entry)
     assert_instructions(plan, entry)
     ptx = Path(entry.files["kernel.ptx"]).read_text()

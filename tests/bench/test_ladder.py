@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import call_path
 import numpy as np
 import pytest
 
@@ -29,7 +30,6 @@ from unigemm.emulator.launch.host import missing
 from unigemm.errors import BackendUnavailable
 from unigemm.planning.config import Config
 from unigemm.planning.target import device_count
-from unigemm.runtime import bind
 
 pytestmark = pytest.mark.compile
 runs = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -50,10 +50,10 @@ def name_of(rung):
 
 @pytest.fixture(autouse=True)
 def taken():
-    bind.forget()  # plans among other backends
+    call_path.forget_kernels()  # plans among other backends
     with offered():
         yield
-    bind.forget()
+    call_path.forget_kernels()
 
 
 def compiled(rung, arch="sm_90a"):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import call_path
 import numpy as np
 
 from unigemm.arrays.numpy_arrays import viewer
@@ -221,7 +222,6 @@ def everywhere(monkeypatch, name, value):
     """Replace a function in each module of the core that has imported it."""
     from unigemm import api, info  # noqa: F401
     from unigemm.planning import validation  # noqa: F401
-    from unigemm.runtime import bind  # noqa: F401
 
     for path, module in list(sys.modules.items()):
         room = path.partition("unigemm.")[2]
@@ -243,7 +243,6 @@ def install(monkeypatch, kernels=None, arch="sm_90a"):
     from unigemm.arrays.library import KNOWN
     from unigemm.planning import registry
     from unigemm.planning.target import named_target
-    from unigemm.runtime import bind as dispatch
 
     if kernels is not None:
         kept = cache.Cache(kernels, [])
@@ -274,5 +273,5 @@ def install(monkeypatch, kernels=None, arch="sm_90a"):
     # Views of foreign arrays on a device keep the library they were first made with.
     dlpack_arrays.cuda_views.cache_clear()
     monkeypatch.delitem(KNOWN, dlpack_arrays.CudaView, raising=False)
-    dispatch.forget()
+    call_path.forget_kernels()
     return driver, backend

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import unigemm
 from unigemm.problem.block_scales import blocked_count
-from unigemm.runtime.words import specs
 
 FILE = Path(__file__).with_name("golden_plans.json")
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_110a", "sm_120a")
@@ -57,7 +56,10 @@ def picks(arch: str) -> dict[str, str]:
             name = precision if precision != "ieee" else dtype
             stack = f"{batch}x" if batch > 1 else ""
             problem = f"{name} {layout} {stack}{m}x{n}x{k}"
-            a, b = specs(m, n, k, dtype, layout, batch)
+            lead = (batch,) if batch > 1 else ()
+            of_a, of_b = ("F" if letter == "t" else "C" for letter in layout)
+            a = unigemm.ArraySpec((*lead, m, k), dtype, of_a)
+            b = unigemm.ArraySpec((*lead, k, n), dtype, of_b)
             options = {"precision": precision}
             if precision in BLOCKS:
                 scale, block = BLOCKS[precision]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Container
 from pathlib import Path
 from textwrap import fill, indent
@@ -15,7 +16,9 @@ from typing import Any
 
 from unigemm import api, grouped
 from unigemm.arrays import types
-from unigemm.runtime.request import Request
+
+sys.path.append(str(Path(__file__).parents[1]))  # as pytest does
+import call_path
 
 #: Modules, functions, types of their options, and what they set themselves.
 FUNCTIONS: tuple[tuple[Any, str, Any, dict[str, Any]], ...] = (
@@ -33,14 +36,14 @@ def arguments(options: Any) -> str:
     """Return the lines of the arguments that a signature names, those of an epilogue last."""
     typed = {name: x.__forward_arg__ for name, x in options.__annotations__.items()}
     names = [*(name for name in typed if name not in _EPILOGUE), *_EPILOGUE]
-    return "".join(f"    {x}: {typed[x]} = {_text(Request._field_defaults[x])},\n" for x in names)
+    return "".join(f"    {x}: {typed[x]} = {_text(call_path.DEFAULTS[x])},\n" for x in names)
 
 
 def parts(given: Container[str], own: dict[str, Any]) -> str:
     """Return the lines that make the parts of a request of arguments."""
-    held = {**Request._field_defaults, **own}
-    names = {x: x if x in given else _text(held[x]) for x in Request._fields}
-    operands, options, *rest = Request(**names).parts
+    held = {**call_path.DEFAULTS, **own}
+    names = {x: x if x in given else _text(held[x]) for x in call_path.FIELDS}
+    operands, options, *rest = call_path.request(**names).parts
     rest = [x for x in rest if x != "None"]
     lines = f"    operands = (\n{_wrapped(', '.join(operands), 8)},\n    )  # fmt: skip\n"
     if "offsets" not in given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import call_path
 import numpy as np
 from fake_gpu import host, install
 
@@ -9,7 +10,6 @@ from bench.host import HostDevice
 from unigemm.planning.config import Config
 from unigemm.planning.prediction import Candidate, Prediction
 from unigemm.problem.dtypes import numpy_dtype
-from unigemm.runtime import bind as dispatch
 from unigemm.tuning import online
 
 TILES = {"pick": (64, 64, 8), "second": (32, 64, 8), "third": (16, 64, 8)}
@@ -84,6 +84,12 @@ def arrays(driver):
     return driver.ones((32, 16)), driver.ones((16, 8))
 
 
+def begin_later_process():
+    """Forget what was called, planned and measured, as a later process does not know it."""
+    online._tried.clear()
+    call_path.forget_all()
+
+
 def timed_calls(monkeypatch, tmp_path):
     """Yield a stopwatch that times `unigemm.autotuning` too, with a cache that holds nothing.
 
@@ -97,7 +103,6 @@ def timed_calls(monkeypatch, tmp_path):
     found.us[TILES["third"]] = 7e3
     monkeypatch.setattr(online, "device_through", lambda name, index: found)
     monkeypatch.setattr(online, "_tried", set())
-    dispatch.replan()
+    call_path.forget_calls()
     yield found
-    dispatch.replan()
-    dispatch.forget()
+    call_path.forget_all()

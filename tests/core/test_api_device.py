@@ -8,21 +8,19 @@ from dataclasses import replace
 from functools import partial
 from threading import Barrier
 
+import call_path
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from reference import Lib, cases, check_case
 
 import unigemm
-from unigemm.arrays.cupy_arrays import cupy_library
+from unigemm import cache
 from unigemm.arrays.library import KNOWN
 from unigemm.errors import UnsupportedProblem
 from unigemm.planning.plan import Plan
 from unigemm.planning.prediction import Candidate, Prediction
 from unigemm.problem.dtypes import INPUTS, DType, numpy_dtype
-from unigemm.runtime import bind as dispatch
-from unigemm.runtime import bound, loader
-from unigemm.runtime import call as calls
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -33,7 +31,7 @@ from fake_gpu import host, install  # noqa: E402
 def gpu(monkeypatch, tmp_path):
     driver, backend = install(monkeypatch, tmp_path)
     yield driver, backend
-    dispatch.forget()
+    call_path.forget_kernels()
 
 
 def posing(driver):
@@ -103,7 +101,7 @@ def test_new_extents_compile_and_load_nothing(gpu, monkeypatch):
     driver, backend = gpu
     b = driver.ones((16, 16))
     unigemm.matmul(driver.ones((1, 16)), b)
-    monkeypatch.setattr(loader, "kernel_entry", None)  # not even the cache is read
+    monkeypatch.setattr(cache, "default_cache", None)  # not even the cache is read
     for m in range(2, 9):
         unigemm.matmul(driver.ones((m, 16)), b)
     assert (len(backend.compiled), len(backend.loaded), len(backend.bound)) == (1, 1, 8)
@@ -335,11 +333,10 @@ def test_bad_calls_are_refused_before_anything_is_allocated_or_launched(gpu, kin
 @pytest.mark.parametrize("more", [{}, {"activation": "relu"}], ids=["plain", "epilogue"])
 def test_out_that_an_operand_lies_in_is_computed_apart_of_a_known_call_too(gpu, more, monkeypatch):
     driver, _ = gpu
-    views = cupy_library().views
+    library = KNOWN[cupy.ndarray]
     copied = []
-    monkeypatch.setattr(
-        calls, "views_of", lambda library: replace(views, move=lambda *pair: copied.append(pair))
-    )
+    views = replace(library.views, move=lambda *pair: copied.append(pair))
+    monkeypatch.setitem(KNOWN, cupy.ndarray, replace(library, views=views, table={}))
     apart, b = driver.ones((4, 4)), driver.ones((4, 4))
     for _ in range(2):  # at other addresses
         a, out = driver.ones((4, 4)), driver.ones((4, 4))
@@ -457,7 +454,7 @@ def test_threads_that_start_together_compile_and_load_once(gpu):
 
 def test_the_table_of_bound_calls_is_bounded(gpu, monkeypatch):
     driver, _ = gpu
-    monkeypatch.setattr(bound, "MAX_BOUND", 5)
+    call_path.keep_calls(monkeypatch, 5)
     table = KNOWN[cupy.ndarray].table
     b = driver.ones((4, 4))
     for m in range(1, 20):
@@ -496,7 +493,7 @@ def test_scales_reach_the_kernel_on_every_way_to_a_launch(gpu, stream, with_out,
     scale, out = driver.ones((1,)), driver.ones((3, 5)) if with_out else None
     for device_memory in (0, 64):
         backend.workspace = device_memory
-        dispatch.forget()
+        call_path.forget_kernels()
         KNOWN[cupy.ndarray].forget()
         unigemm.matmul(a, b, out, scale_a=scale, scale_b=0.5, stream=stream)
         assert seen[-1][5:] == (scale.data.ptr, 0, 0.5)
@@ -513,7 +510,7 @@ def test_without_its_compiler_a_backend_takes_part_with_what_the_cache_holds(gpu
     backend.uncompilable = None
     unigemm.compile(plan)
     backend.uncompilable = "install fakec"
-    dispatch.forget()
+    call_path.forget_kernels()
     np.testing.assert_array_equal(host(unigemm.matmul(a, b)), np.full((3, 5), 4.0))
     assert len(backend.compiled) == 1
 

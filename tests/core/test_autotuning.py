@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import call_path
 import numpy as np
 import pytest
 from threads import in_threads
@@ -9,12 +10,10 @@ from threads import in_threads
 pytest.importorskip("cupy")
 
 from fake_gpu import host
-from stopwatch import TILES, arrays, timed_calls
+from stopwatch import TILES, arrays, begin_later_process, timed_calls
 
 import unigemm
 from unigemm.planning.tuned_plans import read
-from unigemm.runtime import bind as dispatch
-from unigemm.runtime import first_call
 from unigemm.support.env import own_tuning_file
 from unigemm.tuning import online
 
@@ -44,9 +43,7 @@ def test_the_first_call_measures_and_later_ones_use_what_it_found(stopwatch):
     (entry,) = read(own_tuning_file())
     assert entry.plan.config.tile == TILES["third"]
     assert entry.plan.measured_us == pytest.approx(7e3)
-    online._tried.clear()
-    dispatch.replan()
-    dispatch.forget()  # as in a later process
+    begin_later_process()
     with unigemm.autotuning():
         assert multiplied(stopwatch) == [TILES["third"]]
 
@@ -90,7 +87,7 @@ def test_offsets_that_are_none_are_not_measured_with(stopwatch):
 def test_the_environment_turns_it_on(stopwatch, monkeypatch):
     monkeypatch.setenv("UNIGEMM_AUTOTUNE", "0")
     assert multiplied(stopwatch) == [TILES["pick"]]
-    dispatch.replan()
+    call_path.forget_calls()
     monkeypatch.setenv("UNIGEMM_AUTOTUNE", "1")
     assert multiplied(stopwatch)[-1] == TILES["third"]
 
@@ -103,7 +100,6 @@ def test_only_as_many_are_measured_as_the_innermost_block_says(stopwatch):
 def test_it_is_off_behind_the_block_whatever_ends_it(stopwatch):
     with pytest.raises(RuntimeError), unigemm.autotuning(), unigemm.autotuning():
         raise RuntimeError
-    assert not first_call._requested
     assert multiplied(stopwatch) == [TILES["pick"]]
 
 

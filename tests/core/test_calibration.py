@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import call_path
 import numpy as np
 import pytest
 from fake_gpu import everywhere
@@ -19,7 +20,6 @@ from unigemm.planning.calibration import Adjustment, Calibration, Offset
 from unigemm.planning.calibrations import Calibrated, calibrated_target, model_digest, read, record
 from unigemm.planning.registry import backend_named
 from unigemm.planning.target import named_target
-from unigemm.runtime import bind as dispatch
 from unigemm.support.env import calibration_file
 from unigemm.tuning import calibrate as module
 from unigemm.tuning.autotune import Trial
@@ -45,8 +45,7 @@ def own_file(monkeypatch, tmp_path):
 
 def forget():
     calibrations.forget()
-    dispatch.replan()
-    dispatch.forget()
+    call_path.forget_all()
 
 
 def calibrated(adjustment=SLOW, target=H100, model=None):

@@ -11,17 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+import call_path
 import numpy as np
 import pytest
 from cache_fakes import fake_artifact
+from call_path import compile_many, kernel_name, second_passes_of
 
 import unigemm
 from unigemm import cache
 from unigemm.planning.compile_process import CompileProcess
+from unigemm.planning.select import usable_backend
 from unigemm.problem.dtypes import DType
-from unigemm.runtime import compile_many as module
-from unigemm.runtime.compile_many import compile_many, kernel_name
-from unigemm.runtime.rounding_kernels import RoundingKernel, second_passes_of
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ class Posing:
 def processes(monkeypatch):
     monkeypatch.setattr(Posing, "made", [])
     monkeypatch.setattr(Posing, "refused", "")
-    monkeypatch.setattr(module, "CompileProcess", Posing)
+    call_path.compile_in(monkeypatch, Posing)
     return Posing.made
 
 
@@ -90,7 +90,7 @@ def test_a_kernel_that_does_not_compile_takes_no_other_with_it(plans, processes)
 
 def test_second_passes_of_one_product_are_all_compiled(plans, processes, monkeypatch):
     """What rounds the rows of a product is no part of the product's own kernel."""
-    monkeypatch.setattr(RoundingKernel, "compiled", lambda self: fake_artifact(str(self)))
+    call_path.compile_roundings(monkeypatch, lambda kernel: fake_artifact(str(kernel)))
     x, w = (unigemm.ArraySpec((64, 64), "bfloat16") for _ in "ab")
     plain = unigemm.plan(x, w, target="sm_90a", backend="cute_simt")
     e4m3, e5m2 = (
@@ -109,7 +109,7 @@ def test_second_passes_of_one_product_are_all_compiled(plans, processes, monkeyp
 
 
 def test_a_single_kernel_is_compiled_here(plans, processes, monkeypatch):
-    backend = module.usable_backend("cute_simt")
+    backend = usable_backend("cute_simt")
     here = []
     monkeypatch.setattr(
         type(backend), "compile", lambda self, plan: here.append(plan) or fake_artifact()
@@ -136,7 +136,7 @@ def test_what_a_thread_cannot_handle_is_raised_to_the_caller(plans, monkeypatch)
     def no_more_processes():
         raise OSError("no process can be started")
 
-    monkeypatch.setattr(module, "CompileProcess", no_more_processes)
+    call_path.compile_in(monkeypatch, no_more_processes)
     found = [entry for _, entry in compile_many(plans, 2)]
     assert all("no process can be started" in str(entry) for entry in found)
 

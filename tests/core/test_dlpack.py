@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 
+import call_path
 import numpy as np
 import pytest
 from fake_dlpack import (
@@ -315,7 +316,6 @@ def gpu(monkeypatch, tmp_path):
     from fake_gpu import install
 
     from unigemm.arrays import dlpack_arrays
-    from unigemm.runtime import bind as dispatch
 
     driver, backend = install(monkeypatch, tmp_path)
     monkeypatch.setattr(
@@ -326,7 +326,7 @@ def gpu(monkeypatch, tmp_path):
     yield driver, backend
     dlpack_arrays._RUNNING.clear()
     dlpack_arrays.cuda_views.cache_clear()
-    dispatch.forget()
+    call_path.forget_kernels()
 
 
 def on_device(*shape, index=0, **options):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from call_path import forget_kernels
 from drawn_calls import Call, drawn_calls
 
 import unigemm
@@ -83,8 +84,6 @@ def test_they_take_the_same_calls_of_arrays_on_a_gpu(monkeypatch, tmp_path):
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from fake_gpu import install
 
-    from unigemm.runtime import bind
-
     driver, _ = install(monkeypatch, tmp_path / "kernels")
 
     def on_gpu(x):
@@ -106,4 +105,4 @@ def test_they_take_the_same_calls_of_arrays_on_a_gpu(monkeypatch, tmp_path):
         assert prepared == planned, f"call {i}: {call}"
         taken += not planned[0]
     assert taken > 12
-    bind.forget()
+    forget_kernels()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import call_path
 import numpy as np
 import pytest
 
@@ -17,7 +18,6 @@ from fake_gpu import host, install  # noqa: E402
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    from unigemm.runtime import bind
 
     driver, _ = install(monkeypatch, tmp_path)
     library = KNOWN[cupy.ndarray]
@@ -31,7 +31,7 @@ def gpu(monkeypatch, tmp_path):
         KNOWN, cupy.ndarray, replace(library, views=replace(library.views, assign=assign), table={})
     )
     yield driver
-    bind.forget()
+    call_path.forget_kernels()
 
 
 def test_one_product_is_one_launch_and_one_new_array(gpu):

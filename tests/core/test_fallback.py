@@ -8,6 +8,7 @@ import sys
 import warnings
 from types import ModuleType
 
+import call_path
 import numpy as np
 import pytest
 
@@ -25,7 +26,6 @@ from fake_gpu import FakeBackend, everywhere, host, install
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
     """Return a driver and two backends: "fake", the best, and "second"."""
-    from unigemm.runtime import bind as dispatch
 
     driver, best = install(monkeypatch, tmp_path)
     second = FakeBackend(driver, "second", us=2.0)
@@ -35,7 +35,7 @@ def gpu(monkeypatch, tmp_path):
         monkeypatch, "backend_named", lambda name: named.get(name) or registry.backend_named(name)
     )
     yield driver, best, second
-    dispatch.forget()
+    call_path.forget_kernels()
 
 
 def raising(error):
@@ -159,7 +159,6 @@ STRANGERS = {
 
 @pytest.mark.parametrize(("source", "reason"), [*STRANGERS.values()], ids=[*STRANGERS])
 def test_a_stranger_that_is_no_backend_is_reported_and_left_out(monkeypatch, source, reason):
-    from unigemm.runtime import bind as dispatch
 
     def import_module(name):
         if name != "stranger_module":
@@ -175,7 +174,7 @@ def test_a_stranger_that_is_no_backend_is_reported_and_left_out(monkeypatch, sou
     caches = registry._outside, registry.backend_named
     for each in caches:
         each.cache_clear()
-    dispatch.forget()
+    call_path.forget_kernels()
     try:
         found = {info.name: info for info in unigemm.backend_info()}
         assert re.search(reason, found["stranger"].missing)
@@ -186,7 +185,7 @@ def test_a_stranger_that_is_no_backend_is_reported_and_left_out(monkeypatch, sou
     finally:
         for each in caches:
             each.cache_clear()
-        dispatch.forget()
+        call_path.forget_kernels()
     assert "stranger_module" not in sys.modules
 
 
@@ -210,9 +209,8 @@ def test_a_stranger_that_fails_while_planning_is_left_out_with_a_warning(method)
 
 
 def test_what_only_numpy_multiplies_is_not_computed_in_the_name_of_another_backend(monkeypatch):
-    from unigemm.runtime import bind
-
-    monkeypatch.setattr(bind, "_named", lambda name, target, usable: stranger())  # one of the host
+    of_host = stranger(missing=lambda _: None)
+    everywhere(monkeypatch, "backend_named", lambda name: of_host)
     a = np.ones((2, 2), np.int16)
     with pytest.raises(unigemm.UnsupportedProblem, match="NumPy's own matmul multiplies int16"):
         unigemm.matmul(a, a, backend="cute_simt")

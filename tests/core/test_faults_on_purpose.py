@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import call_path
 import numpy as np
 import pytest
 from cache_fakes import META, Compiler, fake_artifact, fake_key, fill, is_whole
@@ -219,11 +220,10 @@ def test_a_tuning_file_has_the_old_entries_or_the_new_whichever_operation_fails(
 def as_at_the_start(cache: Path) -> None:
     """Forget all calls, plans and loaded kernels, and take another folder for the cache."""
     from unigemm.arrays.library import KNOWN
-    from unigemm.runtime import bind
 
     os.environ["UNIGEMM_CACHE_DIR"] = str(cache)
     default_cache.cache_clear()
-    bind.forget()
+    call_path.forget_kernels()
     for library in {id(each): each for each in KNOWN.values()}.values():
         library.forget()
 

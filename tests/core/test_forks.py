@@ -13,6 +13,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import call_path
 import pytest
 from processes import python
 from test_cache import fake_artifact, fake_key, is_whole, never
@@ -170,7 +171,6 @@ def test_a_child_multiplies_while_a_thread_of_its_parent_loads_the_same_kernel(
     from fake_gpu import host, install
 
     import unigemm
-    from unigemm.runtime import bind as dispatch
 
     driver, backend = install(monkeypatch, tmp_path)
     monkeypatch.setattr(forks, "_PATIENCE_S", 0.05)
@@ -193,7 +193,7 @@ def test_a_child_multiplies_while_a_thread_of_its_parent_loads_the_same_kernel(
         with elsewhere(work):
             assert in_child(check) == 0
     finally:
-        dispatch.forget()
+        call_path.forget_kernels()
 
 
 FIRST_CALLS = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import call_path
 import numpy as np
 import pytest
 
@@ -20,14 +21,13 @@ from fake_gpu import host, install
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
     from unigemm.arrays import dlpack_arrays
-    from unigemm.runtime import bind as dispatch
 
     driver, backend = install(monkeypatch, tmp_path)
     monkeypatch.setattr(cupy.cuda.runtime, "streamIsCapturing", lambda stream: driver.capturing)
     backend.workspace = 4096
     yield driver, backend
     dlpack_arrays.cuda_views.cache_clear()
-    dispatch.forget()
+    call_path.forget_kernels()
 
 
 @pytest.mark.parametrize("with_out", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 
+import call_path
 import numpy as np
 import pytest
 from grouped_cases import FORMS, LAYOUTS, SIZES, Sizes, ends, laid, operands, reference, shapes
@@ -13,7 +14,6 @@ import unigemm
 from unigemm.arrays import types
 from unigemm.arrays.library import KNOWN
 from unigemm.problem.dtypes import DType, numpy_dtype, output_dtypes
-from unigemm.runtime.request import Request
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8")
 UNEVEN = Sizes((3, 0, 5, 1), rest=2)
@@ -325,8 +325,8 @@ def test_what_is_no_grouped_product_is_refused_with_what_would_work(name):
 def test_its_arguments_are_the_fields_of_a_request():
     parameters = inspect.signature(unigemm.grouped_matmul).parameters
     own = {"operation", "axes", "casting"}
-    assert {*parameters} == {*Request._fields} - own
-    for name, default in Request._field_defaults.items():
+    assert {*parameters} == {*call_path.FIELDS} - own
+    for name, default in call_path.DEFAULTS.items():
         assert name in own or parameters[name].default == default, name
     assert {*types.GroupedOptions.__annotations__} == {*parameters} - {"a", "b", "offsets", "out"}
 

@@ -184,6 +184,14 @@ def test_the_walk_sees_what_strings_name(tmp_path):
     assert {*named(path)} == found | {(0, "unigemm.api")}
 
 
+def test_tests_reach_the_call_path_through_one_module():
+    """So that the code behind it can be moved without them."""
+    named = re.compile(r"unigemm(\.| import .*\b)runtime\b")  # also in the text of programs
+    tests = (ROOT / "tests").rglob("*.py")
+    found = {path.name for path in tests if named.search(path.read_text(encoding="utf-8"))}
+    assert found == {"call_path.py"}
+
+
 def test_every_room_has_its_floor():
     assert {name_of(path).split(".")[0] for path in CORE} == set(FLOOR)
     assert {

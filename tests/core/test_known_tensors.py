@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import call_path
 import pytest
 
 import unigemm
 from unigemm.arrays import torch_arrays
 from unigemm.arrays.libraries import library_of
-from unigemm.runtime.bind import replan
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -323,5 +323,5 @@ def test_alike_calls_are_kept_in_a_small_number(library):
             wide = torch.cat([a] * step, -1)[:, :K]
             assert torch.equal(unigemm.matmul(wide, b), a @ b)
     assert max(map(len, library.alike.values())) <= 4
-    replan()
+    call_path.forget_calls()
     assert not library.alike

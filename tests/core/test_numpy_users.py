@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import call_path
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,10 +14,7 @@ from reference import lay_out
 
 import unigemm
 from unigemm import ArraySpec
-from unigemm.arrays.libraries import library_of
 from unigemm.problem.dtypes import COMPLEX, CONVERTED, HOST_INPUTS, INPUTS, DType, numpy_dtype
-from unigemm.runtime.conversion import with_conversion
-from unigemm.runtime.options import Options
 
 NUMBERS = "?bhilqBHILQefdgFDG"
 CODES = [*NUMBERS, ml_dtypes.bfloat16]
@@ -359,8 +359,6 @@ def test_mixed_operands_are_copied_where_that_is_estimated_to_be_the_sooner(
 
 def test_libraries_that_promote_nothing_multiply_integers_of_one_type_alone():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    library = library_of(torch.ones(1), "a")
-    specs = {name: ArraySpec((4, 4), name).layout for name in ("int16", "int64", "float32")}
     for x, y, requested, found in (
         ("int16", "int16", None, DType.INT16),
         ("int64", "int64", "int64", DType.INT64),
@@ -368,10 +366,10 @@ def test_libraries_that_promote_nothing_multiply_integers_of_one_type_alone():
         ("float32", "int64", None, None),
         ("float32", "float32", "float64", None),
     ):
-        named = {"a": specs[x], "b": specs[y]}
-        options = Options(dtype=requested)
-        seen = with_conversion(named, options, has_epilogue=False, promotes=library.promotes)
-        assert seen.converted is found
+        operands = (torch.ones(4, 4, dtype=getattr(torch, name)) for name in (x, y))
+        with nullcontext() if found else pytest.raises(unigemm.UnsupportedDtype):
+            plan = unigemm.plan(*operands, dtype=requested, target="sm_90a")
+            assert plan.problem.converted is found
 
 
 def test_a_plan_says_what_numpy_converts_and_fits_the_call_it_is_of():
@@ -421,12 +419,11 @@ def test_out_is_checked_where_numpy_multiplies_at_every_call():
 
 
 def test_later_calls_of_a_kind_that_numpy_multiplies_are_looked_up(monkeypatch):
-    from unigemm.runtime import call
 
     x = np.ones((3, 3), np.int64)
     unigemm.matmul(x, x)
     unigemm.matmul(x, x.astype("f4"))
-    monkeypatch.setattr(call, "bind", None)
+    call_path.only_known_calls(monkeypatch)
     np.testing.assert_array_equal(unigemm.matmul(x + 1, x), 6)
     np.testing.assert_array_equal(unigemm.matmul(x, x.astype("f4")), 3)
 

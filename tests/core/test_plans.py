@@ -6,6 +6,7 @@ import pickle
 import random
 from dataclasses import astuple, fields, replace
 
+import call_path
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,7 +21,6 @@ from unigemm.planning.registry import backend_named
 from unigemm.planning.target import ARCHITECTURES
 from unigemm.problem.dtypes import INPUTS, DType, dtype_named
 from unigemm.problem.problem import PRECISIONS
-from unigemm.runtime import loader
 
 spec = unigemm.ArraySpec
 SQUARE = spec((256, 256), "float32")
@@ -174,7 +174,7 @@ def test_a_kernel_is_looked_up_by_what_it_is_made_of():
         a, b = unigemm.ArraySpec(sizes, "float32"), unigemm.ArraySpec((64, 64), "float32")
         plan = unigemm.plan(a, b, target="sm_90a", backend="cute_simt")
         own = backend_named(plan.backend).key(plan).digest
-        assert loader._digest(plan.backend, plan.problem, plan.config, plan.target) == own
+        assert call_path.digest_of(plan) == own
 
 
 @pytest.mark.filterwarnings("error")

@@ -7,13 +7,13 @@ import pickle
 import random
 import weakref
 
+import call_path
 import numpy as np
 import pytest
 from threads import in_threads
 
 import unigemm
 from unigemm.errors import DeviceMismatch, LibraryMismatch, OverlapError, UnsupportedProblem
-from unigemm.runtime import bind
 
 RNG = np.random.default_rng(11)
 A = RNG.integers(-3, 4, (6, 8)).astype("f4")
@@ -261,7 +261,7 @@ def test_it_keeps_no_array_and_serves_threads():
     function = unigemm.prepare(a, b, bias=row)
     dead = [weakref.ref(x) for x in (a, b, row)]
     del a, b, row
-    bind.replan()
+    call_path.forget_calls()
     gc.collect()
     assert [each() for each in dead] == [None] * 3
 
@@ -283,11 +283,11 @@ def test_on_a_gpu_the_kernel_is_loaded_before_the_first_call(monkeypatch, tmp_pa
         function = unigemm.prepare(a, b)
         assert (len(fake.compiled), len(fake.loaded)) == (1, 1)
         assert not driver.launches
-        bind.replan()
+        call_path.forget_calls()
         for _ in range(2):
             np.testing.assert_array_equal(host(function(a, b)), 4)
         assert len(fake.bound) == 1
         again = pickle.loads(pickle.dumps(function.plan))
         assert again == function.plan
     finally:
-        bind.forget()
+        call_path.forget_kernels()

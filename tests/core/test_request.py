@@ -6,6 +6,7 @@ import importlib
 import inspect
 import typing
 
+import call_path
 import numpy as np
 import pytest
 from fake_dlpack import OnlyDLPack
@@ -17,8 +18,6 @@ from unigemm.activations import ACTIVATIONS, GATED, GRADIENTS
 from unigemm.arrays import types
 from unigemm.arrays.library import KNOWN
 from unigemm.problem.problem import PRECISIONS, Precision
-from unigemm.runtime.numpy_matmul import CASTINGS
-from unigemm.runtime.request import Request, known
 
 jnp = pytest.importorskip("jax.numpy")
 
@@ -33,9 +32,9 @@ GROUPED = {"operation", "offsets", "rows", "rest"}
 
 def test_the_arguments_of_matmul_are_the_fields_of_a_request():
     parameters = inspect.signature(unigemm.matmul).parameters
-    assert {*parameters} == {*Request._fields} - GROUPED
-    for name in sorted({*parameters} & {*Request._field_defaults}):
-        default = Request._field_defaults[name]
+    assert {*parameters} == {*call_path.FIELDS} - GROUPED
+    for name in sorted({*parameters} & {*call_path.DEFAULTS}):
+        default = call_path.DEFAULTS[name]
         assert parameters[name].default == default, name
     assert all(each.kind is not each.VAR_KEYWORD for each in parameters.values())
 
@@ -44,7 +43,9 @@ def test_the_arguments_of_matmul_are_the_fields_of_a_request():
 def test_each_argument_alone_goes_into_its_field(monkeypatch, module):
     requests = []
     module = importlib.import_module(f"unigemm.{module}")
-    monkeypatch.setattr(module, "compute", lambda *parts: requests.append(Request.of(*parts)))
+    monkeypatch.setattr(
+        module, "compute", lambda *parts: requests.append(call_path.request_of_parts(*parts))
+    )
     function = module.matmul if hasattr(module, "matmul") else module.grouped_matmul
     function(A, B)
     (nothing,) = requests
@@ -53,7 +54,7 @@ def test_each_argument_alone_goes_into_its_field(monkeypatch, module):
         given = object()
         function(A, B, **{name: given})
         assert requests[-1] == nothing._replace(**{name: given}), name
-        assert Request.of(*requests[-1].parts) == requests[-1]
+        assert call_path.request_of_parts(*requests[-1].parts) == requests[-1]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda x: x[1])
@@ -64,7 +65,7 @@ def test_what_functions_repeat_of_options_follows_from_requests_and_types(functi
 
 
 def test_the_types_of_its_options_are_of_the_same_fields():
-    assert {*types.MatmulOptions.__annotations__} == {*Request._fields} - OPERANDS - GROUPED
+    assert {*types.MatmulOptions.__annotations__} == {*call_path.FIELDS} - OPERANDS - GROUPED
     own = {*types.MatmulOptions.__annotations__} - {*types.EpilogueOptions.__annotations__}
     planned = {*inspect.signature(unigemm.plan).parameters} | {
         "plan",
@@ -80,7 +81,9 @@ def test_the_types_of_its_options_are_of_the_same_fields():
 def test_what_has_a_fixed_set_of_values_is_typed_by_them():
     assert {*typing.get_args(activations.Activation)} == {*ACTIVATIONS, *GATED, *GRADIENTS}
     assert {*typing.get_args(Precision)} == {*PRECISIONS}
-    assert {*typing.get_args(types.Casting)} == {*CASTINGS}
+    with pytest.raises(unigemm.UnsupportedProblem) as refused:
+        unigemm.matmul(A, B, casting="odd")
+    assert str(refused.value).endswith(f"use one of {', '.join(typing.get_args(types.Casting))}")
 
 
 @pytest.mark.parametrize("ask", [unigemm.matmul, unigemm.plan, unigemm.autotune])
@@ -90,28 +93,28 @@ def test_no_function_takes_what_is_no_field(ask):
 
 
 EVERYTHING = [
-    Request(A, B),
-    Request(A, B, C, bias=ROW, activation="relu"),
-    Request(A, B, C, c=C, beta=0.5, preact_out=C, activation="relu", amax_out=ROW[:1]),
-    Request(
+    call_path.request(A, B),
+    call_path.request(A, B, C, bias=ROW, activation="relu"),
+    call_path.request(A, B, C, c=C, beta=0.5, preact_out=C, activation="relu", amax_out=ROW[:1]),
+    call_path.request(
         A,
         B,
         (C, C),
         epilogue=lambda acc, s, t: (acc * t, acc + s),
         epilogue_args={"s": ROW, "t": 2.0},
     ),
-    Request(A, B, scale_a=(A, ROW[:1]), scale_b=(B, 2.0), alpha=ROW[:1]),
+    call_path.request(A, B, scale_a=(A, ROW[:1]), scale_b=(B, 2.0), alpha=ROW[:1]),
 ]
 
 
 @pytest.mark.parametrize("request_", EVERYTHING)
 def test_arrays_are_in_the_order_in_which_a_key_has_them(request_):
     unigemm.matmul(A, B)  # NumPy is known now
-    key, arrays, addresses, _ = known(KNOWN[np.ndarray], *request_.parts[:3])
+    names, arrays, addresses = call_path.known_by(KNOWN[np.ndarray], request_)
     named = request_.arrays()
     assert [id(x) for x in arrays] == [id(x) for x in named.values()]
     assert addresses == [x.ctypes.data for x in arrays]
-    assert key[2][: len(named)] == (*named,)
+    assert names[: len(named)] == (*named,)
 
 
 @pytest.mark.parametrize("request_", EVERYTHING)

@@ -1,17 +1,14 @@
 """Second passes by a plan alone: the kernel that a call of such a plan launches is among them."""
 
+import call_path
 import pytest
+from call_path import second_passes_of
 
 import unigemm
-from unigemm.arrays.operands import Device, compact_strides
+from unigemm.arrays.operands import compact_strides
 from unigemm.problem.canonical import Layout, result_shape
 from unigemm.problem.dtypes import DType
 from unigemm.problem.quantization import scales_shape
-from unigemm.runtime import rounding
-from unigemm.runtime.options import intermediate
-from unigemm.runtime.plan_call import plan_request
-from unigemm.runtime.rounding_kernels import second_passes_of
-from unigemm.runtime.words import request_of
 
 STACKS = [
     ((4, "m", 32), (32, "n")),
@@ -24,18 +21,14 @@ STACKS = [
 @pytest.fixture
 def launched(monkeypatch):
     """Return what gives the kind of kernel that the call of a new result of a shape launches."""
-    kinds = []
-    monkeypatch.setattr(rounding, "_kernel", lambda _, kind, device: kinds.append(kind))
+    rounds = call_path.rounding_kinds(monkeypatch)
 
     def kind_of(plan, a, shape):
         problem = plan.problem
         d = Layout(shape, compact_strides(shape), problem.quantized_rows)
         rows = scales_shape(shape, problem.quantized_by)
         scales = Layout(rows, compact_strides(rows), DType.FLOAT32)
-        source = intermediate(a, d, problem.quantized_by)
-        assert source.dtype is problem.d.dtype
-        rounding.rounding_of(source, d, scales, problem.quantized_by, Device("cuda", 0))
-        return kinds.pop()
+        return rounds(plan, a, d, scales)
 
     return kind_of
 
@@ -64,8 +57,8 @@ def test_so_it_is_for_groups_and_gates(launched, m, n):
     more = [{"groups": 3, "along": along} for along in ("m", "n", "k", "rows")]
     more += [{"epilogue": "swiglu", "quantize_out": word} for word in ("row", "1x128")]
     for words in more:
-        request = request_of(m, n, 32, "float16", **{"quantize_out": "row", **words})
-        plan = plan_request(request, "sm_90a", scaled=False, keep=0, tuned=False)
+        words = {"quantize_out": "row", **words}
+        plan = call_path.plan_of_words("sm_90a", m, n, 32, "float16", **words)
         shape = (m, n // 2) if "epilogue" in words else (m, n)
         if words.get("along") in ("k", "rows"):
             shape = (3, *shape)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from call_path import scales_of_words
 
 pytest.importorskip("cupy")
 
@@ -28,7 +29,6 @@ from unigemm.planning import select
 from unigemm.planning.config import Config, Raster
 from unigemm.planning.prediction import Candidate, Prediction
 from unigemm.problem.dtypes import DType
-from unigemm.runtime.words import requested_specs
 from unigemm.tuning import plot
 from unigemm.tuning.measure import Workload
 from unigemm.tuning.sweep import (
@@ -300,7 +300,7 @@ def test_a_sweep_of_a_product_with_an_epilogue_is_one_of_its_own(gpu, tmp_path):
 @pytest.mark.parametrize("words", [("row", "column"), ("1x128", "128x128"), ("128x128", "1x128")])
 def test_products_with_scales_are_swept_and_their_names_say_which(gpu, words):
     work = replace(SMALL, k=256, dtype=DType.FLOAT8_E4M3FN)
-    scales = requested_specs(None, *words, *spec_of(work))
+    scales = scales_of_words(*words, *spec_of(work))
     work = replace(work, arguments=tuple(scales.items()))
     plans = contenders(starts(work, ("fake",), "sm_90a")[0], 8)
     records = sweep(work, plans, gpu)

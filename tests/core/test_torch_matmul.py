@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import call_path
 import numpy as np
 import pytest
 
 import unigemm
-from unigemm.runtime import torch_matmul
-from unigemm.runtime.bind import replan
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -17,10 +16,10 @@ KINDS = ["int8", "uint8", "int16", "int32", "int64"]
 @pytest.fixture(autouse=True)
 def able(monkeypatch):
     """Take any processor for one that has the instructions: these products are exact or small."""
-    monkeypatch.setattr(torch_matmul, "_has_instructions", lambda kind: hasattr(torch, "_int_mm"))
-    replan()
+    call_path.torch_multiplies_integers(monkeypatch, hasattr(torch, "_int_mm"))
+    call_path.forget_calls()
     yield
-    replan()
+    call_path.forget_calls()
 
 
 def integers(shape, kind, seed=0):

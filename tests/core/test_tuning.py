@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 
+import call_path
 import numpy as np
 import pytest
 
@@ -20,7 +21,6 @@ from unigemm.planning.config import Config
 from unigemm.planning.registry import backend_named
 from unigemm.planning.target import named_target
 from unigemm.planning.tuned_plans import Tuned, read, record
-from unigemm.runtime import bind as dispatch
 from unigemm.support.env import own_tuning_file
 from unigemm.tuning.autotune import Trial, decide
 
@@ -29,11 +29,9 @@ from unigemm.tuning.autotune import Trial, decide
 def own_file(monkeypatch, tmp_path):
     monkeypatch.setenv("UNIGEMM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("UNIGEMM_TUNING", raising=False)
-    dispatch.replan()
-    dispatch.forget()
+    call_path.forget_all()
     yield own_tuning_file()
-    dispatch.replan()
-    dispatch.forget()
+    call_path.forget_all()
 
 
 def specs(m=256, n=512, k=1024, dtype="bfloat16"):

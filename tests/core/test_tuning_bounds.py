@@ -7,16 +7,16 @@ from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 
+import call_path
 import numpy as np
 import pytest
+from call_path import scales_of_words
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import unigemm
 from bench.host import HostDevice
 from unigemm.problem.dtypes import DType, numpy_dtype
-from unigemm.runtime.request import Request
-from unigemm.runtime.words import requested_specs
 from unigemm.tuning import expected
 from unigemm.tuning.intervals import Interval, interval_operations, nearest
 from unigemm.tuning.measure import Workload
@@ -130,7 +130,7 @@ FINE = list(product(("1x128", "128x128"), ("1x128", "128x128"), ("", ":float8_e8
 @pytest.mark.parametrize(("of_a", "of_b", "kind"), FINE)
 def test_scales_of_blocks_are_in_the_bounds_each_for_its_elements(name, of_a, of_b, kind):
     operands = spec((M, K), "float8_e4m3fn"), spec((K, N), "float8_e4m3fn")
-    given = requested_specs(None, of_a + kind, of_b + kind, *operands)
+    given = scales_of_words(of_a + kind, of_b + kind, *operands)
     found, arrays, plan = computed(name, DType.FLOAT8_E4M3FN, BF16, **given)
     assert found.ratio(arrays) <= 1
     for which in ("scale_a", "scale_b"):
@@ -144,7 +144,7 @@ def test_scales_of_blocks_are_in_the_bounds_each_for_its_elements(name, of_a, of
 @pytest.mark.parametrize("kind", [DType.FLOAT8_E4M3FN, DType.INT8], ids=str)
 def test_scales_of_lines_are_in_the_bounds(kind):
     operands = spec((M, K), kind), spec((K, N), kind)
-    found, arrays, plan = computed("", kind, **requested_specs(None, "row", "column", *operands))
+    found, arrays, plan = computed("", kind, **scales_of_words("row", "column", *operands))
     assert found.ratio(arrays) <= 1
     assert arrays.out.dtype == ("float32" if kind is DType.INT8 else numpy_dtype(BF16))
     arrays.arguments["scale_a"][...] *= 2
@@ -158,7 +158,7 @@ def test_c_that_is_out_is_drawn_anew_for_each_check_and_accumulated_once():
     plan = unigemm.plan(a, b, out, c=out, target="cpu")
     device = HostDevice()
     device.l2_bytes = 1
-    found = call_of(plan, Request(a, b, out, c=out)).operands(device)
+    found = call_of(plan, call_path.request(a, b, out, c=out)).operands(device)
     for _ in range(2):
         arrays = found.fresh()
         assert arrays.arguments["c"] is arrays.out

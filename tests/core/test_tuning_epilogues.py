@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import call_path
 import numpy as np
 import pytest
+from call_path import scales_of_words
 
 pytest.importorskip("cupy")
 
 from fake_gpu import host
-from stopwatch import TILES, arrays, timed_calls
+from stopwatch import TILES, arrays, begin_later_process, timed_calls
 
 import unigemm
 from unigemm.arrays.numpy_arrays import viewer
 from unigemm.planning import tuned_plans
 from unigemm.planning.tuned_plans import read
 from unigemm.problem.dtypes import DType, numpy_dtype
-from unigemm.runtime import bind as dispatch
-from unigemm.runtime.words import requested_specs
 from unigemm.support.env import own_tuning_file
-from unigemm.tuning import online
 
 BFLOAT16, FLOAT8 = DType.BFLOAT16, DType.FLOAT8_E4M3FN
 
@@ -102,9 +101,7 @@ def test_a_first_call_with_an_epilogue_measures(stopwatch, name):
         assert first[-1] == TILES["third"]
         assert multiplied(stopwatch, name) == [TILES["third"]]
     assert multiplied(stopwatch, name) == [TILES["third"]]
-    online._tried.clear()
-    dispatch.replan()
-    dispatch.forget()  # as in a later process
+    begin_later_process()
     with unigemm.autotuning():
         assert multiplied(stopwatch, name) == [TILES["third"]]
 
@@ -284,7 +281,7 @@ def test_products_of_float8_with_scales_are_measured(stopwatch, epilogue):
         assert call() == [TILES["third"]]
     own_tuning_file().unlink()
     tuned_plans.forget()
-    dispatch.replan()
+    call_path.forget_calls()
     assert call() == [TILES["pick"]]
     named = {"dtype": "bfloat16", "scale_a": 0.5, "scale_b": spec(())}
     plan = autotune(stopwatch, a, b, **named, **epilogue)
@@ -326,9 +323,9 @@ def test_products_with_scales_of_lines_and_blocks_are_measured(stopwatch, name, 
     (entry,) = read(own_tuning_file())
     own_tuning_file().unlink()
     tuned_plans.forget()
-    dispatch.replan()
+    call_path.forget_calls()
     assert call() == [TILES["pick"]]
-    named = requested_specs(None, *words, spec((32, 256), "e4m3"), spec((256, 8), "e4m3"))
+    named = scales_of_words(*words, spec((32, 256), "e4m3"), spec((256, 8), "e4m3"))
     assert {which: x.shape for which, x in named.items()} == shapes
     plan = autotune(stopwatch, a, b, dtype="bfloat16", **named, **epilogue)
     assert plan.config.tile == TILES["third"]

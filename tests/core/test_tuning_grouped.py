@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import call_path
 import numpy as np
 import pytest
 from grouped_cases import FORMS, Sizes, ends, operands, shapes
@@ -12,7 +13,6 @@ from grouped_scales import drawn_groups
 import unigemm
 from bench.host import HostDevice
 from unigemm.planning import tuned_plans
-from unigemm.runtime.request import Request
 from unigemm.tuning.operands import call_of
 
 S = Sizes((3, 0, 5, 1), rest=4)
@@ -34,7 +34,9 @@ def arguments(form, **more):
 def made(form, **more):
     given = arguments(form, **more)
     plan = unigemm.plan(**given)
-    return plan, call_of(plan, Request(operation="grouped", **given)).operands(HostDevice())
+    return plan, call_of(plan, call_path.request(operation="grouped", **given)).operands(
+        HostDevice()
+    )
 
 
 @pytest.mark.parametrize("rest", ["zeros", "untouched"])
@@ -120,7 +122,7 @@ def test_scales_of_each_group_are_its_own(form):
     given = {x: y.astype("float8_e4m3fn") for x, y in arguments(form).items() if x in "ab"}
     given = {**arguments(form), **given, "scale_a": scales, "scale_b": 0.5}
     plan = unigemm.plan(**given)
-    checked = call_of(plan, Request(operation="grouped", **given)).operands(HostDevice())
+    checked = call_of(plan, call_path.request(operation="grouped", **given)).operands(HostDevice())
     x = checked.fresh()
     x.call(plan)()
     assert checked.ratio(x) <= 1
@@ -152,7 +154,7 @@ def test_scales_of_blocks_are_those_of_each_group(form, lines):
     compact = {"a": np.ascontiguousarray(x.a), "b": np.ascontiguousarray(x.b), **x.ends}
     given = {**compact, "scale_a": x.scale_a, "scale_b": x.scale_b, "dtype": "float32"}
     plan = unigemm.plan(**given)
-    checked = call_of(plan, Request(operation="grouped", **given)).operands(HostDevice())
+    checked = call_of(plan, call_path.request(operation="grouped", **given)).operands(HostDevice())
     y = checked.fresh()
     y.call(plan)()
     assert checked.ratio(y) <= 1
@@ -166,7 +168,7 @@ def test_groups_of_k_that_begin_within_a_block_share_its_scales():
     x = drawn_groups("k", (100, 250, 90), 440, 16, 20, (1, 1))
     given = {"a": x.a, "b": np.ascontiguousarray(x.b), "dtype": "float32", **x.ends}
     given |= {"scale_a": x.scale_a, "scale_b": x.scale_b}
-    checked = call_of(unigemm.plan(**given), Request(operation="grouped", **given))
+    checked = call_of(unigemm.plan(**given), call_path.request(operation="grouped", **given))
     checked = checked.operands(HostDevice())
     y = checked.fresh()
     of_a, of_b = (y.scaling[name].astype("f8") for name in ("scale_a", "scale_b"))
@@ -190,7 +192,7 @@ def test_descriptions_stand_for_groups_of_equal_sizes():
     given = {"offsets": spec((4,), "int64"), "target": "cpu"}
     a, b = spec((10, 8), "float32"), spec((4, 8, 6), "float32")
     plan = unigemm.plan(a, b, **given)
-    request = Request(a, b, offsets=given["offsets"], operation="grouped")
+    request = call_path.request(a, b, offsets=given["offsets"], operation="grouped")
     made = call_of(plan, request).operands(HostDevice())
     assert made.sets[0].groups["offsets"].tolist() == [2, 5, 7, 10]
 

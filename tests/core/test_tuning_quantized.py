@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import call_path
 import numpy as np
 import pytest
 from fake_gpu import host
@@ -11,8 +12,6 @@ import unigemm
 from bench.host import HostDevice
 from unigemm.planning import tuned_plans
 from unigemm.problem.dtypes import DType, numpy_dtype
-from unigemm.runtime import rounding
-from unigemm.runtime.request import Request
 from unigemm.tuning.operands import call_of
 
 BLOCKS = ("row", (1, 128))
@@ -34,7 +33,9 @@ def spec(shape, dtype="float32"):
 
 def made(a, b, **given):
     plan = unigemm.plan(a, b, **given, target="cpu")
-    request = Request(a, b, operation="grouped" if "offsets" in given else "matmul", **given)
+    request = call_path.request(
+        a, b, operation="grouped" if "offsets" in given else "matmul", **given
+    )
     return plan, call_of(plan, request).operands(HostDevice())
 
 
@@ -89,11 +90,7 @@ def test_scales_of_rows_that_several_groups_share_are_left_to_the_model():
 @pytest.fixture
 def stopwatch(monkeypatch, tmp_path):
     pytest.importorskip("cupy")
-
-    def on_host(x, q, scales, sharing, device):
-        return rounding._on_host(x, q, scales, sharing)
-
-    monkeypatch.setattr(rounding, "_on_device", on_host)
+    call_path.round_on_host(monkeypatch)
     yield from timed_calls(monkeypatch, tmp_path)
 
 

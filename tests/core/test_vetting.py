@@ -17,8 +17,8 @@ from unigemm.planning.config import Config, Raster
 from unigemm.planning.plan import Plan
 from unigemm.planning.registry import backend_named
 from unigemm.planning.target import CPU, named_target
+from unigemm.planning.validation import on_device
 from unigemm.problem.dtypes import numpy_dtype
-from unigemm.runtime import bind as dispatch
 
 SEED = 40
 ARRAYS = np.arange(12.0, dtype=np.float32).reshape(3, 4), np.ones((4, 5), np.float32)
@@ -245,9 +245,9 @@ def test_a_plan_runs_with_the_sizes_of_the_device_that_is_there():
     plan = Plan.from_dict(on_hopper())
     here = named_target("sm_90a")
     other = replace(here, sm_count=999, smem_per_sm=200_000, smem_per_block=190_000, name="x")
-    seen = dispatch.on_device(replace(plan, target=other), here)
+    seen = on_device(replace(plan, target=other), here)
     assert seen.target == here
-    few = dispatch.on_device(replace(plan, target=replace(here, sm_count=6)), here)
+    few = on_device(replace(plan, target=replace(here, sm_count=6)), here)
     assert few.target == replace(here, sm_count=6)
 
 

@@ -8,8 +8,10 @@ import random
 import re
 from pathlib import Path
 
+import call_path
 import numpy as np
 import pytest
+from call_path import WORDS, plans_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -26,9 +28,6 @@ from unigemm.errors import (
 )
 from unigemm.planning.registry import backend_named
 from unigemm.problem.dtypes import DType, numpy_dtype
-from unigemm.runtime import bind, loader, product_lists
-from unigemm.runtime import warmup as warmup_module
-from unigemm.runtime.warmup import plans_for
 from unigemm.support import env
 
 LAYER = {"m": [1, 64], "n": 256, "k": 128, "dtype": "bfloat16", "layout": "nt"}
@@ -45,7 +44,7 @@ def gpu(monkeypatch, tmp_path):
 
     driver, fake = install(monkeypatch, tmp_path / "kernels")
     yield driver, fake
-    bind.forget()
+    call_path.forget_kernels()
 
 
 def test_each_kernel_that_is_needed_is_noted_once_and_also_one_that_was_known(gpu, tmp_path):
@@ -67,7 +66,7 @@ def test_each_kernel_that_is_needed_is_noted_once_and_also_one_that_was_known(gp
     assert [plan.problem.epilogue is None for plan in plans] == [True, False]
     lines = file.read_text().splitlines()
     assert [unigemm.Plan.from_json(line) for line in lines] == plans
-    assert not loader.RECORDERS
+    assert not call_path.is_recording()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
@@ -91,7 +90,7 @@ def test_products_go_on_where_their_lines_cannot_be_written(gpu, tmp_path):
         refused = pytest.raises(CacheError, match="name a file in a folder that is there")
         with refused, unigemm.record(wrong):
             pass
-    assert not loader.RECORDERS
+    assert not call_path.is_recording()
 
 
 def test_what_was_recorded_is_compiled_again_and_nothing_else(gpu, tmp_path, monkeypatch):
@@ -102,7 +101,7 @@ def test_what_was_recorded_is_compiled_again_and_nothing_else(gpu, tmp_path, mon
         unigemm.matmul(a, b)
         unigemm.matmul(a, b, bias=row)
     assert [made.cached for made in unigemm.warmup(file)] == [True, True]
-    bind.forget()
+    call_path.forget_kernels()
     empty = cache.Cache(tmp_path / "others", [])
     monkeypatch.setattr(cache, "default_cache", lambda: empty)
     fake.compiled.clear()
@@ -141,7 +140,7 @@ def test_a_bundle_of_a_recorded_layer_of_experts_compiles_nothing(gpu, tmp_path,
     monkeypatch.setattr("unigemm.cli.cache.default_cache", cache.default_cache)
     done = CliRunner().invoke(app, ["cache", "export", str(bundle), "--from", str(file)])
     assert done.exit_code == 0
-    bind.forget()
+    call_path.forget_kernels()
     bundled = cache.Cache(tmp_path / "others", [bundle])
     monkeypatch.setattr(cache, "default_cache", lambda: bundled)
     monkeypatch.setenv("UNIGEMM_COMPILE", "never")
@@ -173,14 +172,11 @@ def test_every_m_of_a_range_has_its_kernel(layout):
     last = 700
     spec = {"m": [1, last], "n": 4096, "k": 1024, "dtype": "bfloat16", "layout": layout}
     kernels = {key_of(plan) for plan in plans_for([spec], "h100", ["", "bias,gelu"])}
-    from unigemm.runtime.plan_call import plan_request
-    from unigemm.runtime.words import request_of
-
     dice = random.Random(5)
     for m in (1, 2, 64, 65, last, *(dice.randint(1, last) for _ in range(60))):
         for epilogue in ("", "bias,gelu"):
-            request = request_of(m, 4096, 1024, "bfloat16", layout=layout, epilogue=epilogue)
-            plan = plan_request(request, "h100", scaled=False, keep=0, tuned=True)
+            words = {"layout": layout, "epilogue": epilogue, "tuned": True}
+            plan = call_path.plan_of_words("h100", m, 4096, 1024, "bfloat16", **words)
             assert key_of(plan) in kernels, (m, epilogue)
     assert len(kernels) > 4
 
@@ -299,7 +295,7 @@ def test_other_mistakes_are_sentences(tmp_path):
         unigemm.warmup([LAYER], target="h42")
     with pytest.raises(UnsupportedProblem, match="file is"), unigemm.record(3):
         pass
-    assert not loader.RECORDERS
+    assert not call_path.is_recording()
 
 
 @pytest.mark.compile
@@ -349,8 +345,7 @@ ODD = st.one_of(
 def test_damaged_products_are_typed_errors_that_name_the_line(kind, data):
     """Any word of a product may hold anything: it is planned, or refused by its line."""
     spec = dict(GOOD[kind])
-    for word in data.draw(st.lists(st.sampled_from([*warmup_module._SIZES, *warmup_module._WORDS]),
-                                   min_size=1, max_size=2)):  # fmt: skip
+    for word in data.draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=2)):
         spec[word] = data.draw(ODD)
     try:
         plans_for([spec], "h100", None)
@@ -389,7 +384,7 @@ def test_a_list_of_too_many_products_and_an_empty_one_are_refused(tmp_path, monk
     file.write_text("\n \n")
     with pytest.raises(UnsupportedProblem, match=r"holds no product; record some"):
         plans_for(file, "h100", None)
-    monkeypatch.setattr(product_lists, "_MOST", 2)
+    call_path.take_products(monkeypatch, 2)
     file.write_text((json.dumps({**LAYER, "m": 8}) + "\n") * 3)
     with pytest.raises(UnsupportedProblem, match=r"^line 3 of .* is one too many: .*ranges of m"):
         plans_for(file, "h100", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import call_path
 import numpy as np
 import pytest
 from emulated_products import COMPILED
@@ -9,7 +10,6 @@ from type_cases import COMPLEX_FACTORS, with_terms
 
 import unigemm
 from unigemm.emulator import device
-from unigemm.runtime import call as calls
 
 pytestmark = COMPILED
 
@@ -78,7 +78,7 @@ def test_alpha_and_beta_may_be_complex(monkeypatch):
     with device("sm_90a") as gpu:
         for known in (False, True):
             if known:
-                monkeypatch.setattr(calls, "_first", None)
+                call_path.only_known_calls(monkeypatch)
             for factors in COMPLEX_FACTORS:
                 given = {**factors, "bias": bias} | ({"c": c} if "beta" in factors else {})
                 got = unigemm.matmul(a, b, **given, backend="cute_simt")
@@ -142,7 +142,7 @@ def test_a_known_call_makes_its_copies_and_launches(monkeypatch):
     with device("sm_90a") as gpu:
         unigemm.matmul(a, b, bias=bias, backend="cute_simt")
         prepared = unigemm.prepare(a, b, backend="cute_simt")
-        monkeypatch.setattr(calls, "_first", None)  # all that a call is bound by
+        call_path.only_known_calls(monkeypatch)  # all that a call is bound by
         for seed in (3, 4):
             a, b, bias = (x + numbers((), seed=seed).real for x in (a, b, bias))
             got = unigemm.matmul(a, b, bias=bias, backend="cute_simt")

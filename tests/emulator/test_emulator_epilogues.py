@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import call_path
 import numpy as np
 import pytest
 from activation_values import X as FAR_OUT
@@ -59,10 +60,10 @@ class _Loaded(Exception):
 def test_drawn_cases_are_planned_as_they_are_computed(backend, monkeypatch):
     """So the kernels that are compiled ahead for a device are those that it runs."""
 
-    def load(_, plan, device):
+    def load(plan):
         raise _Loaded(plan)
 
-    monkeypatch.setattr(unigemm.runtime.loader, "_load", load)
+    call_path.load_by(monkeypatch, load)
     cases = drawn_cases(DTYPES[backend], 300, 9000, 12, backend)
     kernel = backend_named(backend).key
     for case in (x for x in cases if x.name != "function"):  # a plan names one result

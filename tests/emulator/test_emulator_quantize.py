@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import random
 
+import call_path
 import numpy as np
 import pytest
+from call_path import compile_many, plans_for, second_passes_of
 from quantize_cases import BLOCKS, RESULTS, assert_same, drawn, written_out
 from typer.testing import CliRunner
 
 import unigemm
 from unigemm import cache, emulator
 from unigemm.cli.main import app
-from unigemm.runtime import bind
-from unigemm.runtime.compile_many import compile_many
-from unigemm.runtime.rounding_kernels import second_passes_of
-from unigemm.runtime.warmup import plans_for
 
 SHAPES = ((1, 1), (3, 130), (133, 129), (2, 5, 260), (2, 3, 2, 9))
 
@@ -70,11 +68,10 @@ def test_a_gpu_without_the_instructions_says_so():
 
 def test_nothing_is_compiled_where_that_is_forbidden(monkeypatch, tmp_path):
     from unigemm import cache
-    from unigemm.runtime import rounding
 
     kept = cache.Cache(tmp_path, [])
     monkeypatch.setattr(cache, "default_cache", lambda: kept)
-    monkeypatch.setattr(rounding, "_loaded", {})
+    call_path.forget_kernels()
     monkeypatch.setenv("UNIGEMM_COMPILE", "never")
     with (
         emulator.device("sm_90a"),
@@ -106,8 +103,7 @@ def test_a_bundle_of_what_was_recorded_has_what_rounds_arrays(tmp_path, monkeypa
         bundled = cache.Cache(tmp_path / "none", [bundle])
         monkeypatch.setattr(cache, "default_cache", lambda: bundled)
         monkeypatch.setenv("UNIGEMM_COMPILE", "never")
-        bind.forget()
-        bind.replan()
+        call_path.forget_all()
         for got, wanted in zip(layer(), expected, strict=True):
             np.testing.assert_array_equal(got, wanted)
     roundings = [each for each in needed if not isinstance(each, unigemm.Plan)]

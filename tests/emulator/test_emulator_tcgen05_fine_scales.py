@@ -17,7 +17,6 @@ import unigemm
 from unigemm.backends.cute_tcgen05.geometry import geometry, is_repacked
 from unigemm.backends.cute_tcgen05.legality import unsupported_reason
 from unigemm.emulator import device
-from unigemm.runtime.loader import kernel_entry
 
 pytestmark = COMPILED
 # Few SMs: each CTA has several tiles.
@@ -44,7 +43,7 @@ def check(x, seed, out="float32", wanted=None, arch="sm_100a", **more):
     assert x.error(got) < NEAR[out], plan.config
     own = plan.config.oriented(plan.problem)
     if not any(is_repacked(own, name) for name in "ab"):  # else that of the copy counts, too
-        assert kernel_entry(plan).info.spill_bytes == 0, plan.config
+        assert unigemm.compile(plan).entry.info.spill_bytes == 0, plan.config
     (launched,) = [launch for launch, _ in gpu.launches if launch.kernel.startswith("tcgen05")]
     assert launched.shared_bytes == geometry(own, plan.config).smem_bytes
 

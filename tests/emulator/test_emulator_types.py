@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import call_path
 import numpy as np
 import pytest
 from emulated_products import COMPILED
@@ -19,7 +20,6 @@ from type_cases import numbers as suite_numbers
 
 import unigemm
 from unigemm.emulator import device
-from unigemm.runtime import call, converted_copies
 
 pytestmark = COMPILED
 
@@ -198,7 +198,7 @@ def test_shapes_and_types_of_cupys_suite_are_numpys(seed):
 def test_large_products_of_mixed_floats_are_those_of_copies(monkeypatch):
     sizes = ((9, 5), (5, 12))
     a, b = numbers(sizes[0], "f4"), numbers(sizes[1], "f8", 1)
-    monkeypatch.setattr(converted_copies, "_pays", lambda *product: True)
+    call_path.copies_pay(monkeypatch)
     out = np.zeros((9, 12), "f8")
     with device("sm_90a") as gpu:
         unigemm.matmul(a, b, out=out, bias=np.ones(12))
@@ -218,7 +218,7 @@ def test_large_products_of_mixed_floats_are_those_of_copies(monkeypatch):
         assert integers.problem.converted is not None
         unigemm.matmul(a, b)
         calls = ((a, b), (a.copy(), b.copy()))
-        monkeypatch.setattr(call, "_first", None)  # a known call converts and launches
+        call_path.only_known_calls(monkeypatch)  # a known call converts and launches
         for x, y in calls:
             np.testing.assert_array_equal(unigemm.matmul(x + 1, y), (x + 1) @ y)
 

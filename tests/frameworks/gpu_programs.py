@@ -36,6 +36,13 @@ def emulated(monkeypatch):
         yield gpu
 
 
+def planned(options, read, aux, written, told=(), form=None):
+    """Return what a program for GPUs calls, of arrays that lie as those it has."""
+    layouts = tuple(map(calls.layout_of, (*read, *written)))
+    lies = tuple((name, calls.layout_of(x)) for name, x in aux.items())
+    return calls._planned_call(layouts, options, lies, told, KEY, form)
+
+
 def run(monkeypatch, gpu, call, read, written):
     """Call what a program has the key of, with the arrays that it reads and writes."""
     written = [*written, *[np.zeros(call.workspace, "u1")] * bool(call.workspace)]

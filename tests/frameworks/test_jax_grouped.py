@@ -13,7 +13,7 @@ import unigemm
 jax = needed("jax")
 
 import jax.numpy as jnp  # noqa: E402
-from gpu_programs import KEY, emulated, run  # noqa: E402
+from gpu_programs import emulated, planned, run  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 
 import unigemm.jax as uj  # noqa: E402
@@ -301,10 +301,8 @@ def test_what_a_gpu_program_calls_takes_the_scales_that_it_has(monkeypatch, what
     ends, d = np.cumsum(sizes, dtype="i4"), np.full((t, n), np.nan, "f4")
     with emulated(monkeypatch) as gpu:
         options = calls.Options("float32", backend="cute_simt" if what is None else "cute_wgmma")
-        lies = tuple((name, calls.layout_of(x)) for name, x in aux.items())
         form = grouped_calls.form_for(a, b, ends, (False, False))
-        layouts = tuple(map(calls.layout_of, (a, b, d)))
-        call = calls._planned_call(layouts, options, lies, told, KEY, form)
+        call = planned(options, (a, b), aux, (d,), told, form)
         run(monkeypatch, gpu, call, (a, b, ends, *aux.values()), (d,))
     expected = unigemm.grouped_matmul(a, b, ends, **aux, **dict(told))  # whole numbers
     np.testing.assert_array_equal(d, expected)

@@ -13,7 +13,7 @@ from odd_values import HUGE, ODD, Unreadable, refused
 jax = needed("jax")
 
 import jax.numpy as jnp  # noqa: E402
-from gpu_programs import KEY, emulated, run  # noqa: E402
+from gpu_programs import emulated, planned, run  # noqa: E402
 
 import unigemm  # noqa: E402
 import unigemm.emulator  # noqa: E402
@@ -335,10 +335,8 @@ def test_what_a_gpu_program_calls_launches_the_planned_kernel(monkeypatch, case)
               if isinstance(s, tuple)}  # fmt: skip
     told = tuple((name, x) for name, x in more.items() if name not in aux)
     with emulated(monkeypatch) as gpu:
-        layouts = tuple(map(calls.layout_of, (a, b, d)))
         options = calls.Options("float32", backend="cute_wgmma" if scaled else "cute_simt")
-        lies = tuple((name, calls.layout_of(x)) for name, x in aux.items())
-        call = calls._planned_call(layouts, options, lies, told, KEY)
+        call = planned(options, (a, b), aux, (d,), told)
         assert scaled or bool(call.workspace) == (k > 4000)
         run(monkeypatch, gpu, call, (a, b, *aux.values()), (d,))
     expected = unigemm.matmul(a, b, **aux, **dict(told))  # whole numbers

@@ -9,7 +9,7 @@ from needed import needed
 jax = needed("jax")
 
 import jax.numpy as jnp  # noqa: E402
-from gpu_programs import KEY, emulated, run  # noqa: E402
+from gpu_programs import emulated, planned, run  # noqa: E402
 from quantize_cases import assert_same  # noqa: E402
 
 import unigemm  # noqa: E402
@@ -147,9 +147,7 @@ def test_what_a_gpu_program_calls_writes_both_results(monkeypatch, block):
     with emulated(monkeypatch) as gpu:
         options = calls.Options("float8_e4m3fn", backend="cute_wgmma", quantize_out=block)
         aux = {"scale_a": rows, "bias": bias}
-        lies = tuple((name, calls.layout_of(x)) for name, x in aux.items())
-        layouts = tuple(map(calls.layout_of, (a, b, d, scales)))
-        call = calls._planned_call(layouts, options, lies, told, KEY)
+        call = planned(options, (a, b), aux, (d, scales), told)
         run(monkeypatch, gpu, call, (a, b, *aux.values()), (d, scales))
     expected = unigemm.matmul(a, b, quantize_out=block, **aux, **dict(told))
     assert_same((d.view("u1"), scales), (expected[0].view("u1"), expected[1]))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from activation_values import X as FAR_OUT
 from activation_values import checked
+from call_path import compile_many
 from epilogue_cases import (
     EPILOGUES,
     WithEpilogue,
@@ -32,7 +33,6 @@ from unigemm.errors import UnigemmError
 from unigemm.planning.plan import Plan
 from unigemm.planning.registry import backend_named
 from unigemm.problem.dtypes import DType
-from unigemm.runtime.compile_many import compile_many
 
 pytestmark = pytest.mark.gpu
 

@@ -8,12 +8,12 @@ import random
 import numpy as np
 import pytest
 from block_factors import drawn
+from call_path import scales_of_words
 from gpu_cases import needs_hopper
 from grouped_scales import drawn_groups
 
 import unigemm
 from unigemm.planning.tuned_plans import read
-from unigemm.runtime.words import requested_specs
 from unigemm.support import env
 from unigemm.tuning.measure_torch import TorchDevice
 
@@ -151,7 +151,7 @@ def test_products_with_scales_are_tuned(words, tmp_path, monkeypatch):
     monkeypatch.setenv("UNIGEMM_CACHE_DIR", str(tmp_path))
     a = unigemm.ArraySpec((333, 1152), "float8_e4m3fn")
     b = unigemm.ArraySpec((1152, 512), "float8_e4m3fn", "F")
-    scales = requested_specs(None, *words, a, b)
+    scales = scales_of_words(*words, a, b)
     plan = unigemm.autotune(a, b, dtype="bfloat16", candidates=3, budget=0.05, **scales)
     assert plan.measured_us > 0
     device = TorchDevice()
