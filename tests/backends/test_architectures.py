@@ -96,6 +96,9 @@ def test_an_architecture_has_several_spellings(arch):
         assert named_target(text).arch == arch
 
 
+_LISTED = "name one that `unigemm targets` lists"
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -103,8 +106,8 @@ def test_an_architecture_has_several_spellings(arch):
         ("sm_120f", "not for its family; name sm_120a"),
         ("sm_80a", "for sm_80 itself; name sm_80"),
         ("sm_90f", "name sm_90a"),
-        *((text, "name one of cpu, ") for text in ("sm_75", "sm_88", "sm_1000", "sm_90aa", "")),
-        *((text, "name one of cpu, ") for text in ("sm_9²", "sm_٩٠", "9", "h1000", "x" * 999)),
+        *((text, _LISTED) for text in ("sm_75", "sm_88", "sm_1000", "sm_90aa", "")),
+        *((text, _LISTED) for text in ("sm_9²", "sm_٩٠", "9", "h1000", "x" * 999)),
     ],
 )
 def test_what_is_no_target_is_refused_with_what_would_be(text, why):

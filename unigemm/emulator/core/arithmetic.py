@@ -93,7 +93,7 @@ def packed(function: Any, kind: str) -> Any:
     """Lift a function of one half to both halves of a register."""
 
     def lifted(*words: Any) -> Any:
-        out = np.uint32(0)
+        out: Any = np.uint32(0)
         for shift in (0, 16):
             halves = [(np.asarray(w) >> np.uint32(shift)).astype(np.uint16) for w in words]
             if kind == "f16x2":
@@ -173,7 +173,7 @@ def _but_nan(function: Any) -> Any:
     def lifted(x: Any) -> Any:
         bits = np.asarray(x)
         if bits.itemsize == 4:
-            nan = np.uint32(0x7FFFFFFF)
+            nan: Any = np.uint32(0x7FFFFFFF)
         else:
             nan = bits.view(np.uint64) | np.uint64(1 << 51)
         return np.where(np.isnan(x), nan, function(bits).view(nan.dtype)).view(bits.dtype)

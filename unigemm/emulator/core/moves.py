@@ -79,7 +79,7 @@ def prmt(b: Builder, i: Instruction) -> Op:
 
     def function(x: Any, y: Any, selector: Any) -> Any:
         whole = (np.asarray(y).astype(np.uint64) << np.uint64(32)) | x
-        out = np.uint32(0)
+        out: Any = np.uint32(0)
         for n in range(4):
             pick = (selector >> np.uint32(4 * n)) & np.uint32(15)
             byte = (whole >> ((pick & np.uint32(7)).astype(np.uint64) * np.uint64(8))).astype(
