@@ -108,6 +108,8 @@ kernel_name = compiling.kernel_name
 second_passes_of = kernels.second_passes_of
 #: Write a plan and its kernel's files where UNIGEMM_DUMP says.
 dump = dumping.dump
+#: The entry of a plan's kernel in the cache, also of a plan that no backend offers.
+kernel_entry = loader.kernel_entry
 #: Load a backend's kernel of a plan through the cache.
 load = loader._load
 #: The bound kernel of a plan, for a product on a device.

@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 
 import pytest
+from call_path import kernel_entry
 from tcgen05_plans import KINDS, PAIRS_OF_4, Offer, chosen, offers, plan_of, spread
 from tcgen05_products import multiply
 
-import unigemm
 from unigemm.backends.cute_tcgen05.candidates import offered
 from unigemm.backends.cute_tcgen05.geometry import COLUMNS, PREFETCHED, geometry, is_repacked
 from unigemm.cache import Entry
@@ -47,7 +47,7 @@ def test_an_offered_configuration_compiles_without_spills_and_multiplies_right(
     spread(monkeypatch, offer)
     plan = plan_of(offer)
     assert offer.config in offered(plan.problem, plan.target)
-    entry = unigemm.compile(plan).entry
+    entry = kernel_entry(plan)
     assert_limits(plan, entry)
     assert_instructions(plan, entry)
     ptx = Path(entry.files["kernel.ptx"]).read_text()

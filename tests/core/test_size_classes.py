@@ -49,7 +49,7 @@ def planned(kind, m, n, k, order="C", **options):
 
 def best(plan):
     """Plan the same product with its own sizes."""
-    backends, _ = select._competitors(usable=False)
+    backends, _ = select._competitors(usable=False, target=named_target("h100"))
     return choose(plan.problem, plan.extents, plan.target, backends)
 
 
@@ -172,7 +172,7 @@ def test_what_a_backend_refuses_it_refuses_of_the_whole_class(data):
     m, n, k = (data.draw(st.integers(1, 1 << 20)) * one_of(1, 8, 16) for _ in range(3))
     extents = Extents(m, n, k, one_of(1, 1, 77, 2**17))
     target, sizes = named_target(one_of(*ARCHITECTURES)), size_class(problem, extents)
-    for backend in select._competitors(usable=False)[0]:
+    for backend in select._competitors(usable=False, target=named_target("h100"))[0]:
         if backend.unsupported_reason(problem, extents, target) is not None:
             assert backend.unsupported_reason(problem, sizes, target) is not None, (
                 backend.name,

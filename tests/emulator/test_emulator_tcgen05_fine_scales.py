@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from block_factors import drawn
+from call_path import kernel_entry
 from emulated_products import COMPILED
 from grouped_scales import drawn_groups
 from tcgen05_plans import sampled_plan
@@ -43,7 +44,7 @@ def check(x, seed, out="float32", wanted=None, arch="sm_100a", **more):
     assert x.error(got) < NEAR[out], plan.config
     own = plan.config.oriented(plan.problem)
     if not any(is_repacked(own, name) for name in "ab"):  # else that of the copy counts, too
-        assert unigemm.compile(plan).entry.info.spill_bytes == 0, plan.config
+        assert kernel_entry(plan).info.spill_bytes == 0, plan.config
     (launched,) = [launch for launch, _ in gpu.launches if launch.kernel.startswith("tcgen05")]
     assert launched.shared_bytes == geometry(own, plan.config).smem_bytes
 

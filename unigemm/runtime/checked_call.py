@@ -102,7 +102,8 @@ def library_of_call(arrays: Mapping[str, Any]) -> Library:
     LibraryMismatch
         The arrays are of several libraries, or one is no array.
     """
-    library = one_library({name: arrays[name] for name in ("a", "b", "out") if name in arrays})
+    multiplied = {name: arrays[name] for name in ("a", "b", "out") if name in arrays}
+    library = one_library(multiplied or arrays)  # of descriptions, others may be arrays
     for name, x in arrays.items():
         if library_of(x, called(name)) is not library:
             raise LibraryMismatch(

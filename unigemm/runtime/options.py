@@ -81,7 +81,9 @@ class Options:
 
 
 #: All but the function that an epilogue is traced from.
-_ASKED = {x.name for x in fields(Options)} & {*Request._fields} - {"epilogue"}
+_ASKED = tuple(
+    x.name for x in fields(Options) if x.name in Request._fields and x.name != "epilogue"
+)
 
 
 def describe(
