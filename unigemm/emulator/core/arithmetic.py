@@ -482,4 +482,6 @@ def selp(b: Builder, i: Instruction) -> Op:
     """Choose by a predicate."""
     check(b, i, set(), 4)
     kind = i.parts[-1]
+    p = b.source(i.operands[3], "pred")
+    b.uses.taken = lambda V, g, x, y, known: np.where(V[p], x, y) & known
     return computed(lambda x, y, p: np.where(p, x, y), (kind, kind, "pred"), kind, b, i)

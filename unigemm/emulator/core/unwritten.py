@@ -1,15 +1,20 @@
 """Registers that nothing wrote: what they hold is not defined, and here it would be 0.
 
+What is computed from them counts as not written either, and a read is a fault where anything else
+is done with a value: as a guard, an address, in memory, in a product. For compilers move arithmetic
+to where its operands need not exist, if the results are not used there either. ``selp`` and
+``shfl`` are computed from what they take, and a ``mov`` of several pieces from those that exist.
+
 Over the flow of a kernel nearly every read is known to come behind a write. Only the registers of
 the other reads are watched while the kernel runs: a predicate says in which lanes they were
-written. A ``mov`` of what nothing wrote does no harm, and its result counts as not written; one of
-several pieces counts as written where any piece is.
+written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -20,6 +25,13 @@ from ..ptx.ptx import Instruction, Kernel, Vector
 from .held import names
 
 __all__ = ["Uses", "watch"]
+
+#: Instructions that do nothing but compute results, of the same lane but for ``shfl``.
+_COMPUTING = frozenset((
+    "abs", "add", "and", "bfe", "bfi", "bfind", "brev", "clz", "copysign", "cvt", "div", "dp2a",
+    "dp4a", "ex2", "fma", "lop3", "mad", "max", "min", "mov", "mul", "neg", "not", "or", "popc",
+    "prmt", "rcp", "rem", "selp", "setp", "shf", "shfl", "shl", "shr", "sqrt", "sub", "tanh", "xor",
+))  # fmt: skip
 
 
 @dataclass
@@ -32,10 +44,14 @@ class Uses:
         The slot of a predicate where the register is read only if that holds, else None.
     writes
         The results.
+    taken
+        Of an instruction that takes one of its sources: a function (V, g, where each source is
+        written) that returns where what it takes is. By default all sources must be.
     """
 
     reads: dict[str, int | None] = field(default_factory=dict)
     writes: set[str] = field(default_factory=set)
+    taken: Callable[..., Any] | None = None
 
 
 def watch(builder: Any, made: list[Any], uses: Sequence[Uses]) -> None:
@@ -59,23 +75,31 @@ def watch(builder: Any, made: list[Any], uses: Sequence[Uses]) -> None:
     flags = _flags(builder, frozenset().union(*doubtful.values()), uses)
     for index, (i, use) in enumerate(zip(body, uses, strict=True)):
         reads = doubtful.get(index, frozenset())
-        copied = _copied(i)
+        sources = _sources(i)
+        guarding = frozenset() if i.predicate is None else {i.predicate.name}
+        used = reads - (frozenset().union(*sources) - guarding)
         written = {flags[name] for name in use.writes if name in flags}
-        if written or reads - copied:
+        if written or used:
             guard = None if i.predicate is None else builder.slot_of(i.predicate, "pred")
-            found = {(flags[x], use.reads[x]): x for x in sorted(reads - copied, reverse=True)}
-            sources = [flags[name] for name in copied] if copied <= reads else ()
-            made[index] = _watched(made[index], i, guard, found, written, sources)
+            found = {(flags[x], use.reads[x]): x for x in sorted(used, reverse=True)}
+            slots = [[flags[x] for x in source] if source <= reads else [] for source in sources]
+            where = _where(slots, use.taken)
+            made[index] = _watched(made[index], i, guard, found, written, where)
 
 
-def _copied(i: Instruction) -> frozenset[str]:
-    """Return the registers that a ``mov`` copies; none if it takes anything else."""
-    if i.parts[0] != "mov" or len(i.operands) != 2:
-        return frozenset()
-    source = i.operands[1]
-    pieces = source.elements if isinstance(source, Vector) else (source,)
-    found = [frozenset(names(piece)) for piece in pieces]
-    return frozenset().union(*found) if all(found) else frozenset()
+def _sources(i: Instruction) -> list[frozenset[str]]:
+    """Return the registers that results are computed from, by operand; one piece is enough.
+
+    Of an operand that is always written there are none.
+    """
+    if i.parts[0] not in _COMPUTING:
+        return []
+    found = []
+    for operand in i.operands[1:2] if i.parts[0] == "shfl" else i.operands[1:]:
+        pieces = operand.elements if isinstance(operand, Vector) else (operand,)
+        registers = [frozenset(names(piece)) for piece in pieces]
+        found.append(frozenset().union(*registers) if all(registers) else frozenset())
+    return found
 
 
 def _flags(builder: Any, watched: frozenset[str], uses: Sequence[Uses]) -> dict[str, int]:
@@ -87,15 +111,21 @@ def _flags(builder: Any, watched: frozenset[str], uses: Sequence[Uses]) -> dict[
     for index, use in enumerate(uses):
         for name in use.writes & watched:
             writers[name].append(index)
-    flags = {}
-    for name, by in writers.items():
-        is_copy = any(_copied(builder.kernel.body[index]) for index in by)
-        flags[name] = builder.flag(name if is_copy else f"what {by} write")
-    return flags
+    return {name: builder.flag(f"what {by} write") for name, by in writers.items()}
+
+
+def _where(slots: list[list[int]], taken: Any) -> Any:
+    """Return a function (V, g) of where results count as written, given the sources' flags."""
+
+    def where(V: Any, g: Any) -> Any:
+        each = [reduce(np.logical_or, [V[flag] for flag in flags] or [True]) for flags in slots]
+        return reduce(np.logical_and, each) if taken is None else taken(V, g, *each)
+
+    return where if any(slots) else lambda V, g: True
 
 
 def _watched(op: Any, i: Instruction, guard: int | None, reads: dict[tuple[int, int | None], str],
-             written: Iterable[int], copied: Sequence[int]) -> Any:  # fmt: skip
+             written: Iterable[int], where_written: Any) -> Any:  # fmt: skip
     """Have an operation look at the flags of what it reads, and set those of its results."""
     guard_name = "" if i.predicate is None else i.predicate.name
 
@@ -110,7 +140,7 @@ def _watched(op: Any, i: Instruction, guard: int | None, reads: dict[tuple[int, 
             if wrong.any():
                 thread = np.broadcast_to(m, wrong.shape).reshape(-1)[: int(wrong.argmax())].sum()
                 raise Fault(f"{name.partition('@')[0]} is read, and nothing wrote it", int(thread))
-        is_written = np.logical_or.reduce([V[flag] for flag in copied]) if copied else True
+        is_written = where_written(V, g)
         op(V, m, g)
         for flag in written:
             np.copyto(V[flag], is_written, where=active)
@@ -126,13 +156,13 @@ def _doubtful_reads(kernel: Kernel, uses: Sequence[Uses]) -> dict[int, frozenset
         return sum(bits.setdefault(name, 1 << len(bits)) for name in registers)
 
     effects = [
-        (mask(use.writes), mask(_copied(i)), i.predicate is not None)
+        (mask(use.writes), [mask(x) for x in _sources(i) if x], i.predicate is not None)
         for i, use in zip(kernel.body, uses, strict=True)
     ]
 
     def behind(written: int, index: int) -> int:
-        results, copied, is_guarded = effects[index]
-        if copied and not written & copied:
+        results, sources, is_guarded = effects[index]
+        if not all(written & source for source in sources):
             return written & ~results
         return written if is_guarded else written | results
 

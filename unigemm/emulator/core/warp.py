@@ -64,8 +64,8 @@ def shuffle(b: Builder, i: Instruction) -> Op:
     x, lane, clamp = (b.source(operand, "u32") for operand in i.operands[1:4])
     mask = b.source(i.operands[4], "u32")
 
-    def op(V: Any, m: Any, g: Any) -> None:
-        members(V, mask, m, g, "shfl.sync")
+    def lanes(V: Any, g: Any) -> tuple[Any, Any]:
+        """Return the lanes that are taken from, and whether they are in range."""
         by = (V[lane] & np.uint32(31)).astype(np.int64)
         last = (V[clamp] & np.uint32(31)).astype(np.int64)
         segment = ((V[clamp] >> np.uint32(8)) & np.uint32(31)).astype(np.int64)
@@ -85,12 +85,22 @@ def shuffle(b: Builder, i: Instruction) -> Op:
             source = low | (by & ~segment)
             inside = source <= top
         source = np.broadcast_to(np.where(inside, source, own), (g.n, 32))
-        value = np.broadcast_to(V[x], (g.n, 32))
+        return source & 31, inside
+
+    def taken(V: Any, g: Any, value: Any) -> Any:
+        return np.take_along_axis(np.broadcast_to(value, (g.n, 32)), lanes(V, g)[0], -1)
+
+    b.uses.taken = taken
+
+    def op(V: Any, m: Any, g: Any) -> None:
+        members(V, mask, m, g, "shfl.sync")
+        source, inside = lanes(V, g)
         if m is not True:
-            here = np.take_along_axis(np.broadcast_to(m, (g.n, 32)), source & 31, -1)
+            here = np.take_along_axis(np.broadcast_to(m, (g.n, 32)), source, -1)
             if (~here & m).any():
                 raise Fault("shfl.sync reads a lane that is not here", int(np.argmax(~here & m)))
-        np.copyto(V[d], np.take_along_axis(value, source & 31, -1), where=m)
+        value = np.broadcast_to(V[x], (g.n, 32))
+        np.copyto(V[d], np.take_along_axis(value, source, -1), where=m)
         if p is not None:
             np.copyto(V[p], np.broadcast_to(inside, (g.n, 32)), where=m)
 
