@@ -110,7 +110,7 @@ class SimtLadder(_Ladder, SimtBackend):
             return None
         if not OPTIONS[config.schedule].pipelined and config.stages != 2:
             return "k_tiles that are copied and multiplied in turn need two stages"
-        return self.shipped.unsupported_kernel(problem, config, target)
+        return self.shipped.unsupported_kernel(problem, replace(config, schedule=""), target)
 
     def smem_bytes(self, problem: Problem, config: Config) -> int:
         """Return the dynamic shared memory of a rung."""

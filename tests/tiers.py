@@ -70,6 +70,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Settle the tier, in each worker as well, and give a tier, or a card's tests, all cores."""
     config.option.tier = tier_of(config)
+    if config.option.tier != "named":  # skips are counted by their reason below
+        config.option.reportchars = "fE"
     one = hasattr(config, "workerinput") or config.option.usepdb or config.option.collectonly
     distributes = getattr(config.option, "numprocesses", 0) is None and not one
     of_card = config.option.markexpr == "gpu"

@@ -34,11 +34,13 @@ def test_every_drawn_epilogue_has_a_plan(m, half, k, dtype, narrow, name, orders
     out = spec((m, half if gated else n), narrow or dtype, order=orders[2])
     a, b = spec((m, k), dtype, order=orders[0]), spec((k, n), dtype, order=orders[1])
     requested = seen_by(name, m, n, dtype, out)
+    # A function may give several results, which one `out` does not hold.
+    requested |= {"dtype": out.dtype} if "epilogue" in requested else {"out": out}
     if arch == "sm_80" and "float8" in str(narrow):
         with pytest.raises(UnsupportedProblem, match="no instructions that convert"):
-            unigemm.plan(a, b, out, target=arch, **requested)
+            unigemm.plan(a, b, target=arch, **requested)
         return
-    plan = unigemm.plan(a, b, out, target=arch, **requested)
+    plan = unigemm.plan(a, b, target=arch, **requested)
     assert plan.problem.epilogue is not None or name == "C not read"
 
 

@@ -167,9 +167,9 @@ def test_a_stranger_that_is_no_backend_is_reported_and_left_out(monkeypatch, sou
         exec(source, {"Backend": Backend, "stranger": stranger, **vars(module)}, vars(module))
         return module
 
-    real = hooks.import_module
+    real = hooks.imported
     entry = importlib.metadata.EntryPoint("stranger", "stranger_module:BACKEND", "unigemm.backends")
-    monkeypatch.setattr(hooks, "import_module", import_module)
+    monkeypatch.setattr(hooks, "imported", import_module)
     monkeypatch.setattr(registry, "_entries", lambda name=None: [entry] if name != "other" else [])
     caches = registry._outside, registry.backend_named
     for each in caches:
