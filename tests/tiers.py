@@ -2,7 +2,6 @@
 
     pytest                      the first tier: each promise of promises.py once, on all cores
     pytest --thorough           every test; of long sweeps a sample
-    pytest --rest               what the first tier leaves out of that
     UNIGEMM_TEST_ALL=1 pytest   every test, and sweeps whole
 
 With files, `-k` or `-m` a run takes what these name.
@@ -47,7 +46,7 @@ def in_first_tier(nodeid: str, by_file: dict[str, set[str]]) -> bool:
 
 
 def tier_of(config: pytest.Config) -> str:
-    """Return what the command line asks for: "first", "rest", "thorough", or "named"."""
+    """Return what the command line asks for: "first", "thorough", or "named"."""
     if config.option.tier:
         return config.option.tier
     paths = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
@@ -58,12 +57,9 @@ def tier_of(config: pytest.Config) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the choice of the tier."""
-    group = parser.getgroup("unigemm")
-    for tier, text in {
-        "thorough": "every test, and not only the first tier",
-        "rest": "every test that the first tier leaves out",
-    }.items():
-        group.addoption(f"--{tier}", dest="tier", action="store_const", const=tier, help=text)
+    parser.getgroup("unigemm").addoption(
+        "--thorough", dest="tier", action="store_const", const="thorough", help="run every test"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -93,11 +89,10 @@ def cards() -> list[str]:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say which tier runs, and how long that takes; and which cards there are."""
+    """Say which tier runs, and which cards there are."""
     tier = {
-        "first": f"unigemm: the first tier, {len(PROMISES)} promises (tests/promises.py): about "
-        "five minutes on two cores, and half of that once kernels are compiled",
-        "rest": "unigemm: what the first tier leaves out",
+        "first": f"unigemm: the first tier, {len(PROMISES)} promises (tests/promises.py); "
+        "`pytest --thorough` runs every test",
         "thorough": "unigemm: every test; CONTRIBUTING.md says how long that takes",
     }.get(config.option.tier)
     return [f"unigemm: {card}" for card in cards()] + ([tier] if tier else [])
@@ -114,19 +109,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     """Take the tests of other tiers out of a run, and the cases that no sample has."""
-    tier, by_file = config.option.tier, selectors()
-    limits = {f"tests/{name}": most for name, most in SAMPLES.items()}
+    limits: dict[str, int] = {}
     out: set[pytest.Item] = set()
-    if tier == "first":
+    if config.option.tier == "first":
+        by_file = selectors()
         out = {item for item in items if not in_first_tier(item.nodeid, by_file)}
-    elif tier == "rest":  # sampled functions are taken again, with all their cases
-        out = {
-            item
-            for item in items
-            if in_first_tier(item.nodeid, by_file) and item.nodeid.partition("[")[0] not in limits
-        }
-    inside = [item for item in items if item not in out]
-    out.update(left_out(inside, limits if tier == "first" else {}))
+        limits = {f"tests/{name}": most for name, most in SAMPLES.items()}
+    out.update(left_out([item for item in items if item not in out], limits))
     if out:
         config.hook.pytest_deselected(items=[item for item in items if item in out])
         items[:] = [item for item in items if item not in out]

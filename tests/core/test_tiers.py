@@ -71,7 +71,7 @@ def config_of(tier=None, source="TESTPATHS", keyword="", markexpr=""):
     [
         ({}, "first"),
         ({"tier": "thorough"}, "thorough"),
-        ({"tier": "rest", "source": "ARGS"}, "rest"),
+        ({"tier": "thorough", "source": "ARGS"}, "thorough"),
         ({"source": "ARGS"}, "named"),
         ({"keyword": "wgmma"}, "named"),
         ({"markexpr": "gpu"}, "named"),
