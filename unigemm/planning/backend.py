@@ -199,7 +199,7 @@ def unsupported_by(
 ) -> str | None:
     """Say why a backend does not take a product: its own reason, or what it does not promise."""
     if backend.compiles and not target.is_gpu:
-        return "runs on GPUs only; move the arrays to one, or name one as target"
+        return "runs on GPUs only; on the CPU use backend='numpy'"
     if target.is_gpu and not backend.compiles:
         return "runs on the CPU only"
     if (problem.scaled or problem.blocks is not None) and not backend.takes_scales:

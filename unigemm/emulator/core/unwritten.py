@@ -2,8 +2,9 @@
 
 What is computed from them counts as not written either, and a read is a fault where anything else
 is done with a value: as a guard, an address, in memory, in a product. For compilers move arithmetic
-to where its operands need not exist, if the results are not used there either. ``selp`` and
-``shfl`` are computed from what they take, and a ``mov`` of several pieces from those that exist.
+to where its operands need not exist, if the results are not used there either. ``selp``,
+``shfl`` and a ``prmt`` of fixed bytes are computed from what they take, and a ``mov`` of several
+pieces from those that exist.
 
 Over the flow of a kernel nearly every read is known to come behind a write. Only the registers of
 the other reads are watched while the kernel runs: a predicate says in which lanes they were
@@ -21,7 +22,7 @@ import numpy as np
 
 from ..ptx.faults import Fault
 from ..ptx.flow import block_starts, successors
-from ..ptx.ptx import Instruction, Kernel, Vector
+from ..ptx.ptx import Immediate, Instruction, Kernel, Operand, Vector
 from .held import names
 
 __all__ = ["Uses", "watch"]
@@ -71,6 +72,9 @@ def watch(builder: Any, made: list[Any], uses: Sequence[Uses]) -> None:
         for name in (name for operand in i.operands for name in names(operand)):
             if name not in use.writes:
                 use.reads.setdefault(name)
+        chosen = {name for operand in (*_chosen(i), i.predicate) for name in names(operand)}
+        for name in use.reads.keys() - chosen if i.parts[0] == "prmt" else ():
+            del use.reads[name]
     doubtful = _doubtful_reads(builder.kernel, uses)
     flags = _flags(builder, frozenset().union(*doubtful.values()), uses)
     for index, (i, use) in enumerate(zip(body, uses, strict=True)):
@@ -95,11 +99,20 @@ def _sources(i: Instruction) -> list[frozenset[str]]:
     if i.parts[0] not in _COMPUTING:
         return []
     found = []
-    for operand in i.operands[1:2] if i.parts[0] == "shfl" else i.operands[1:]:
+    for operand in i.operands[1:2] if i.parts[0] == "shfl" else _chosen(i):
         pieces = operand.elements if isinstance(operand, Vector) else (operand,)
         registers = [frozenset(names(piece)) for piece in pieces]
         found.append(frozenset().union(*registers) if all(registers) else frozenset())
     return found
+
+
+def _chosen(i: Instruction) -> tuple[Operand, ...]:
+    """Return the sources of which results depend: a fixed ``prmt`` may take no byte of one."""
+    sources = i.operands[1:]
+    if i.parts != ("prmt", "b32") or not isinstance(sources[2], Immediate):
+        return sources
+    picks = [int(sources[2].value) >> 4 * n & 7 for n in range(4)]
+    return tuple(x for n, x in enumerate(sources[:2]) if any(pick // 4 == n for pick in picks))
 
 
 def _flags(builder: Any, watched: frozenset[str], uses: Sequence[Uses]) -> dict[str, int]:
