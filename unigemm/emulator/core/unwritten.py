@@ -72,9 +72,9 @@ def watch(builder: Any, made: list[Any], uses: Sequence[Uses]) -> None:
         for name in (name for operand in i.operands for name in names(operand)):
             if name not in use.writes:
                 use.reads.setdefault(name)
-        chosen = {name for operand in (*_chosen(i), i.predicate) for name in names(operand)}
-        for name in use.reads.keys() - chosen if i.parts[0] == "prmt" else ():
-            del use.reads[name]
+        if i.parts[0] == "prmt":
+            inputs = {name for operand in (*_inputs(i), i.predicate) for name in names(operand)}
+            use.reads = {name: slot for name, slot in use.reads.items() if name in inputs}
     doubtful = _doubtful_reads(builder.kernel, uses)
     flags = _flags(builder, frozenset().union(*doubtful.values()), uses)
     for index, (i, use) in enumerate(zip(body, uses, strict=True)):
@@ -99,15 +99,15 @@ def _sources(i: Instruction) -> list[frozenset[str]]:
     if i.parts[0] not in _COMPUTING:
         return []
     found = []
-    for operand in i.operands[1:2] if i.parts[0] == "shfl" else _chosen(i):
+    for operand in i.operands[1:2] if i.parts[0] == "shfl" else _inputs(i):
         pieces = operand.elements if isinstance(operand, Vector) else (operand,)
         registers = [frozenset(names(piece)) for piece in pieces]
         found.append(frozenset().union(*registers) if all(registers) else frozenset())
     return found
 
 
-def _chosen(i: Instruction) -> tuple[Operand, ...]:
-    """Return the sources of which results depend: a fixed ``prmt`` may take no byte of one."""
+def _inputs(i: Instruction) -> tuple[Operand, ...]:
+    """Return the operands that the results depend on; ``prmt`` may take no byte of an operand."""
     sources = i.operands[1:]
     if i.parts != ("prmt", "b32") or not isinstance(sources[2], Immediate):
         return sources
